@@ -1,0 +1,90 @@
+"""From a checkpoint's tensors to one ONNX file per engine: the request, the result, the entry point.
+
+The graph's border (opset 24; dimensions as in ``engines.tensors``; S = L on ONNX Runtime):
+
+    in   tokens      int64 [B, T]        token ids
+         positions   int64 [B, T]        logical (RoPE) positions, independent of the cache row
+         write_at    int64 [B]           first cache row that this call's T keys and values go to
+         mask        bool  [B, 1, T, L]  True where a token may attend a cache row; no row all False
+         logit_rows  int64 [B, R]        which of the T tokens get logits
+         num_draft   int64 [B]           target only: how many of the R - 1 drafted tokens are real
+         kv.{l}.key, kv.{l}.value        float32 [B, Hkv, S, D], updated in place
+    out  logits      float32 [B, R, V]   V is the draft's own vocabulary when it is reduced
+         accepted, next  int64 [B]       target only: greedy verification (the ssd::Verify node)
+         sample      int64 [B, R]        draft only: greedy choice, in target ids
+         kv.{l}.key.next, kv.{l}.value.next  the same memory as the inputs
+
+The drafted tokens that ``Verify`` compares are ``tokens`` at ``logit_rows[:, 1:]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from engines.errors import CheckpointError
+from engines.manifest import KvLayout, Limits
+from engines.tensors import TensorSpec
+from export.checkpoint.spec import ModelSpec
+
+MODEL_FILE = "model.onnx"
+DATA_FILE = "model.onnx.data"
+
+Progress = Callable[[str, int, int], None]
+"""Called with (what is being done, done so far, total)."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphRequest:
+    """One engine to build. ``tensor(name)`` gives float32 in Hugging Face names and layout.
+
+    ``vocab_map`` (int, [draft vocabulary], target ids) is set for a draft of reduced vocabulary;
+    ``embedding`` gives the target's table [V, C] to a draft that has none of its own.
+    """
+
+    role: str
+    spec: ModelSpec
+    tensor: Callable[[str], np.ndarray]
+    names: tuple[str, ...]
+    limits: Limits
+    kv: KvLayout
+    precision: str
+    block: int
+    backend: str
+    vocab_map: np.ndarray | None = None
+    embedding: Callable[[], np.ndarray] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GraphResult:
+    """A finished graph. ``save(folder)`` writes ``model.onnx`` and ``model.onnx.data``."""
+
+    save: Callable[[Path], None]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    plugins: tuple[str, ...]
+    num_parameters: int
+
+
+def build_graph(request: GraphRequest, progress: Progress | None = None) -> GraphResult:
+    """Build, rewrite for the backend, and return the graph; nothing is written yet.
+
+    Raises CheckpointError when the checkpoint has a tensor that the graph does not use (or lacks
+    one that it needs), and UnsupportedModelError when the precision does not fit the model.
+    """
+    from export.graph.decoder import DecoderGraph
+    from export.graph.passes import rewrite_for
+
+    decoder = DecoderGraph(request, progress or (lambda _what, _done, _total: None))
+    model = decoder.build()
+    unused = sorted(set(request.names) - decoder.consumed)
+    if unused:
+        raise CheckpointError(
+            f"{len(unused)} tensor(s) of the checkpoint have no place in a {request.spec.family} "
+            f"graph, first {unused[0]}; refusing to drop weights silently"
+        )
+    rewrite_for(request.backend, model)
+    return decoder.result(model)

@@ -1,0 +1,247 @@
+"""The decoder graph of one engine, node by node (the border is the table in ``export.graph.api``).
+
+The canonical form has a cache of static size S and attends Slice(cache, L); what a backend wants
+otherwise is a rewrite (``export.graph.passes``). Both families are pre-norm decoders with rotary
+attention and a gated MLP; Qwen3 adds a norm on each query and key head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from engines.manifest import TARGET
+from export.graph.api import DATA_FILE, MODEL_FILE, GraphRequest, GraphResult, Progress
+from export.graph.border import graph_inputs, graph_outputs, kv_names, next_name
+from export.graph.linear import LinearWeights
+from export.graph.rope import rotary_tables
+from export.graph.store import save_model
+from export.graph.tape import GraphTape
+from export.graph.verify_node import verify_function, verify_node
+
+OPSET = 24
+ATTENDED = ".attended"
+"""Suffix of the nodes that cut the cache to the attended rows; the ONNX Runtime rewrite drops them."""
+
+
+class DecoderGraph:
+    """Builds one graph. ``consumed`` holds the names of the checkpoint tensors used so far."""
+
+    def __init__(self, request: GraphRequest, progress: Progress) -> None:
+        self.request = request
+        self.spec = request.spec
+        self.progress = progress
+        self.consumed: set[str] = set()
+        self.num_parameters = 0
+        self.tape = GraphTape()
+        self.weights = LinearWeights(self.tape, request.precision, request.block)
+        self._shared: dict[str, ir.Value] = {}
+
+    def build(self) -> ir.Model:
+        spec, request = self.spec, self.request
+        self._inputs = {
+            s.name: self.tape.input(s)
+            for s in graph_inputs(request.role, request.kv, request.kv.rows)
+        }
+        cos, sin = rotary_tables(spec, request.limits.max_len + 2 * request.limits.num_draft + 2)
+        self._cos, self._sin = self.tape.weight("rope.cos", cos), self.tape.weight("rope.sin", sin)
+        embedding = self.weights.embedding(self._inputs["tokens"], self._embedding(), "embed")
+        x = embedding.rows  # [B, T, C]
+        self._attended_rows = self.tape.op(
+            "Shape", self._inputs["mask"], name="rows", start=3, end=4
+        )
+        updated = []
+        for layer in range(spec.num_layers):
+            self.progress("layers", layer, spec.num_layers)
+            x, caches = self._layer(x, layer)
+            updated.extend(caches)
+        self.progress("layers", spec.num_layers, spec.num_layers)
+        rows = self.tape.op(
+            "Unsqueeze", self._inputs["logit_rows"], self.tape.ints(-1), name="picked"
+        )
+        x = self.tape.op("GatherND", x, rows, name="picked_hidden", batch_dims=1)  # [B, R, C]
+        x = self._norm(x, self._take("model.norm.weight"), "norm")
+        if spec.tied_embeddings:
+            logits = self.weights.tied_head(x, embedding, spec.hidden_size, "head")
+        else:
+            logits = self.weights.linear(x, self._take("lm_head.weight"), "head")
+        choices = self._verify(logits) if request.role == TARGET else [self._sample(logits)]
+        outputs = graph_outputs(request.role, request.kv, request.kv.rows, self._output_vocab)
+        for tensor, value in zip(outputs, [logits, *choices, *updated], strict=True):
+            self.tape.output(tensor, value)
+        return self.tape.model(OPSET, [verify_function()] if request.role == TARGET else [])
+
+    def result(self, model: ir.Model) -> GraphResult:
+        """What ``build_graph`` returns for ``model``, the graph after the backend's rewrites."""
+        request = self.request
+        rows = model.graph.inputs[-1].shape[2]  # type: ignore[index]
+        dim = rows if isinstance(rows, int) else str(rows)
+
+        def save(folder: Path) -> None:
+            save_model(
+                model,
+                folder / MODEL_FILE,
+                folder / DATA_FILE,
+                lambda done, total: self.progress("writing", done, total),
+            )
+
+        return GraphResult(
+            save=save,
+            inputs=graph_inputs(request.role, request.kv, dim),
+            outputs=graph_outputs(request.role, request.kv, dim, self._output_vocab),
+            plugins=("ssd::Verify",) if request.role == TARGET else (),
+            num_parameters=self.num_parameters,
+        )
+
+    @property
+    def _output_vocab(self) -> int:
+        return self.spec.draft_vocab_size or self.spec.vocab_size
+
+    def _take(self, name: str) -> np.ndarray:
+        self.consumed.add(name)
+        array = self.request.tensor(name)
+        self.num_parameters += array.size
+        return array
+
+    def _embedding(self) -> np.ndarray:
+        if self.request.embedding is None:
+            return self._take("model.embed_tokens.weight")
+        return self.request.embedding()
+
+    def _layer(self, x: ir.Value, layer: int) -> tuple[ir.Value, list[ir.Value]]:
+        at, name = f"model.layers.{layer}.", f"layer.{layer}"
+        hidden = self._norm(x, self._take(f"{at}input_layernorm.weight"), f"{name}.norm")
+        attended, caches = self._attention(hidden, layer, f"{at}self_attn.", f"{name}.attention")
+        x = self.tape.op("Add", x, attended, name=f"{name}.after_attention")
+        hidden = self._norm(
+            x, self._take(f"{at}post_attention_layernorm.weight"), f"{name}.mlp_norm"
+        )
+        x = self.tape.op(
+            "Add", x, self._mlp(hidden, f"{at}mlp.", f"{name}.mlp"), name=f"{name}.out"
+        )
+        return x, caches
+
+    def _attention(
+        self, hidden: ir.Value, layer: int, at: str, name: str
+    ) -> tuple[ir.Value, list[ir.Value]]:
+        spec, tape = self.spec, self.tape
+        width, kv_width = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+        fused = np.concatenate([self._take(f"{at}{part}_proj.weight") for part in "qkv"])
+        qkv = self.weights.linear(hidden, fused, f"{name}.qkv")
+        query, key, value = tape.ops(
+            "Split",
+            qkv,
+            tape.ints(width, kv_width, kv_width),
+            name=f"{name}.split",
+            num_outputs=3,
+            axis=-1,
+        )
+        query = self._heads(query, spec.num_heads, f"{name}.query")
+        key = self._heads(key, spec.num_kv_heads, f"{name}.key")
+        value = self._heads(value, spec.num_kv_heads, f"{name}.value")
+        if spec.qk_norm:
+            query = self._norm(query, self._take(f"{at}q_norm.weight"), f"{name}.query_norm")
+            key = self._norm(key, self._take(f"{at}k_norm.weight"), f"{name}.key_norm")
+        query, key, value = (
+            tape.op("Transpose", part, name=f"{name}.{label}_by_head", perm=[0, 2, 1, 3])
+            for part, label in ((query, "query"), (key, "key"), (value, "value"))
+        )  # [B, H, T, D]
+        query, key = (
+            self._rotate(query, f"{name}.query_rotary"),
+            self._rotate(key, f"{name}.key_rotary"),
+        )
+        caches = [
+            tape.op(
+                "TensorScatter",
+                self._inputs[cache],
+                new,
+                self._inputs["write_at"],
+                name=next_name(cache),
+                axis=2,
+                mode="linear",
+            )
+            for cache, new in zip(kv_names(layer), (key, value), strict=True)
+        ]
+        keys, values = (self._attended(cache) for cache in caches)
+        context = tape.op(
+            "Attention",
+            query,
+            keys,
+            values,
+            self._inputs["mask"],
+            name=f"{name}.attend",
+            scale=float(spec.head_dim**-0.5),
+        )
+        context = tape.op("Transpose", context, name=f"{name}.by_token", perm=[0, 2, 1, 3])
+        context = tape.op("Reshape", context, tape.ints(0, 0, width), name=f"{name}.context")
+        return self.weights.linear(
+            context, self._take(f"{at}o_proj.weight"), f"{name}.output"
+        ), caches
+
+    def _attended(self, cache: ir.Value) -> ir.Value:
+        tape = self.tape
+        return tape.op(
+            "Slice",
+            cache,
+            tape.ints(0),
+            self._attended_rows,
+            tape.ints(2),
+            name=f"{cache.name}{ATTENDED}",
+        )
+
+    def _mlp(self, hidden: ir.Value, at: str, name: str) -> ir.Value:
+        tape, width = self.tape, self.spec.intermediate_size
+        fused = np.concatenate([self._take(f"{at}{part}_proj.weight") for part in ("gate", "up")])
+        both = self.weights.linear(hidden, fused, f"{name}.gate_up")
+        gate, up = tape.ops(
+            "Split", both, tape.ints(width, width), name=f"{name}.split", num_outputs=2, axis=-1
+        )
+        sigmoid = tape.op("Sigmoid", gate, name=f"{name}.sigmoid")
+        silu = tape.op("Mul", gate, sigmoid, name=f"{name}.silu")
+        gated = tape.op("Mul", silu, up, name=f"{name}.gated")
+        return self.weights.linear(gated, self._take(f"{at}down_proj.weight"), f"{name}.down")
+
+    def _heads(self, x: ir.Value, num_heads: int, name: str) -> ir.Value:
+        shape = self.tape.ints(0, 0, num_heads, self.spec.head_dim)
+        return self.tape.op("Reshape", x, shape, name=name)  # [B, T, H, D]
+
+    def _rotate(self, x: ir.Value, name: str) -> ir.Value:
+        return self.tape.op(
+            "RotaryEmbedding", x, self._cos, self._sin, self._inputs["positions"], name=name
+        )
+
+    def _norm(self, x: ir.Value, weight: np.ndarray, name: str) -> ir.Value:
+        scale = self.tape.weight(f"{name}.weight", weight)
+        return self.tape.op(
+            "RMSNormalization", x, scale, name=name, axis=-1, epsilon=self.spec.rms_norm_eps
+        )
+
+    def _verify(self, logits: ir.Value) -> Sequence[ir.Value]:
+        picked = self.tape.op(
+            "GatherElements", self._inputs["tokens"], self._inputs["logit_rows"], name="fed", axis=1
+        )
+        drafts = self.tape.op(
+            "Slice",
+            picked,
+            self.tape.ints(1),
+            self.tape.ints(2**31),
+            self.tape.ints(1),
+            name="drafts",
+        )
+        return verify_node(self.tape, logits, drafts, self._inputs["num_draft"])
+
+    def _sample(self, logits: ir.Value) -> ir.Value:
+        chosen = self.tape.op("ArgMax", logits, name="chosen", axis=-1, keepdims=0)
+        if self.request.vocab_map is None:
+            return chosen
+        ids = self.tape.weight("vocab_map", self.request.vocab_map.astype(np.int64))
+        return self.tape.op("Gather", ids, chosen, name="chosen_target_id", axis=0)
+
+
+def builder_versions() -> dict[str, str]:
+    """The packages whose versions shape a graph, for the manifest and the build key."""
+    return {name: version(name) for name in ("onnx", "onnx-ir", "numpy")}

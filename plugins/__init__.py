@@ -1,0 +1,1 @@
+"""The ssd:: operators: one meaning each, in every form an engine can run (floor 1)."""

@@ -1,0 +1,1 @@
+"""R2: engines behind one interface, ``runtime.backends.api``."""

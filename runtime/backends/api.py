@@ -1,0 +1,80 @@
+"""What a worker asks of an engine: bind rows, prepare a call of some shape, run it, move rows.
+
+A session owns its weights and its caches, which are allocated once. It has no locks: all calls
+after loading happen in the order of one stream (``run`` inside work launched on that stream).
+
+    session.bind_rows(n)      make at least n cache rows a slot available to the next calls
+    step = session.prepare(shape)
+    step.tokens[...] = ...    fill every input array (they are reused, so all of them, every time)
+    step.run()                blocks until the outputs are filled
+    step.logits, ...          valid until the same step runs again
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from engines.manifest import EngineManifest
+from runtime.device.api import Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class CallShape:
+    """Slots ``first_slot`` .. ``first_slot + num_slots - 1``, T tokens each, R rows of logits.
+
+    ``copy`` tells apart calls of one shape whose outputs must be kept side by side.
+    """
+
+    first_slot: int
+    num_slots: int
+    num_tokens: int
+    num_logits: int
+    copy: int = 0
+
+
+class Step(Protocol):
+    """One prepared call; B, T, R, L as in ``engines.tensors``. The arrays belong to the step."""
+
+    shape: CallShape
+    tokens: np.ndarray  # int64 [B, T]
+    positions: np.ndarray  # int64 [B, T]
+    write_at: np.ndarray  # int64 [B]
+    mask: np.ndarray  # bool [B, T, L]
+    logit_rows: np.ndarray  # int64 [B, R]
+    num_draft: np.ndarray  # int64 [B]; read by a target only
+    logits: np.ndarray  # float32 [B, R, output vocabulary]
+    accepted: np.ndarray  # int64 [B]; target: greedy verification
+    next: np.ndarray  # int64 [B]; target: greedy token after the accepted ones
+    sample: np.ndarray  # int64 [B, R]; draft: greedy choice in target ids
+
+    def run(self) -> None:
+        """Run the call. Raises BackendError; the caches are then zeroed."""
+
+
+class Session(Protocol):
+    """One loaded engine with its caches."""
+
+    manifest: EngineManifest
+    kv_buffer: Buffer
+    vocab_map: np.ndarray | None  # int64 [output vocabulary] target ids; None = identity
+
+    def bind_rows(self, needed: int) -> None:
+        """Make at least ``needed`` rows a slot available; their contents survive.
+
+        Never shrinks and allocates nothing. Raises CapacityError beyond the built rows.
+        """
+
+    def reset_rows(self) -> None:
+        """Go back to the smallest bucket; what the caches held is void."""
+
+    def prepare(self, shape: CallShape) -> Step:
+        """The step for ``shape`` at the rows bound now; made once, then reused."""
+
+    def copy_rows(self, slot: int, source: slice, destination: int) -> None:
+        """Copy the rows ``source`` of a slot to consecutive rows from ``destination`` on."""
+
+    def close(self) -> None:
+        """Free the engine and its caches; idempotent."""

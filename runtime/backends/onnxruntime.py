@@ -1,0 +1,207 @@
+"""Engines on ONNX Runtime's CPU provider.
+
+Caches are bound in place: the graph's cache input and output are one address, so TensorScatter
+writes rows without copying the cache. Input, output and cache memory is ours and bound by
+address once a shape; a call allocates nothing but the runtime's own reused arena.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from engines.errors import BackendError, BundleCorruptError, MissingDependencyError
+from engines.manifest import TARGET, EngineManifest
+from engines.tensors import TensorSpec
+from runtime.backends.api import CallShape
+from runtime.backends.caches import RowBuckets
+from runtime.device.api import Buffer, Device
+
+MODEL_FILE = "model.onnx"
+INT8_COMPUTE = ("session.qdq_matmulnbits_accuracy_level", "4")
+"""Without it a fused 8-bit matrix is multiplied in float32: 757 us instead of 15 us a layer."""
+
+
+class OrtSession:
+    """One engine. Create it on the stream that will run it: pool threads inherit its cores."""
+
+    def __init__(
+        self,
+        folder: Path,
+        manifest: EngineManifest,
+        device: Device,
+        *,
+        num_threads: int,
+        num_slots: int,
+    ) -> None:
+        self.manifest = manifest
+        self._caches = RowBuckets(device, manifest, num_slots)
+        self.vocab_map = load_vocab_map(folder, manifest)
+        self._folder = folder
+        self._num_threads = num_threads
+        self._runtime: Any = None
+        self._steps: dict[CallShape, OrtStep] = {}
+
+    @property
+    def kv_buffer(self) -> Buffer:
+        return self._caches.buffer
+
+    def load(self) -> None:
+        """Load the model. Raises BackendError; MissingDependencyError without onnxruntime."""
+        try:
+            import onnxruntime
+        except ImportError:
+            raise MissingDependencyError("onnxruntime", "cpu", "running this bundle") from None
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = self._num_threads
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 3
+        options.add_session_config_entry(*INT8_COMPUTE)
+        try:
+            self._runtime = onnxruntime.InferenceSession(
+                str(self._folder / MODEL_FILE), options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:
+            raise BackendError(
+                f"ONNX Runtime {onnxruntime.__version__} cannot load {self._folder / MODEL_FILE}: "
+                f"{one_line(error)}"
+            ) from error
+        expected = {spec.name for spec in self.manifest.inputs}
+        found = {value.name for value in self._runtime.get_inputs()}
+        if expected != found:
+            raise BackendError(
+                f"{self._folder / MODEL_FILE} has other inputs than its manifest says, first "
+                f"{min(expected ^ found)}; rebuild the bundle"
+            )
+
+    def bind_rows(self, needed: int) -> None:
+        if self._caches.bind(needed):
+            self._steps.clear()
+
+    def reset_rows(self) -> None:
+        if self._caches.reset():
+            self._steps.clear()
+
+    def prepare(self, shape: CallShape) -> OrtStep:
+        step = self._steps.get(shape)
+        if step is None:
+            step = self._steps[shape] = self._make_step(shape)
+        return step
+
+    def copy_rows(self, slot: int, source: slice, destination: int) -> None:
+        self._caches.copy_rows(slot, source, destination)
+
+    def close(self) -> None:
+        self._steps.clear()
+        self._runtime = None
+
+    def _make_step(self, shape: CallShape) -> OrtStep:
+        sizes = {
+            "B": shape.num_slots,
+            "T": shape.num_tokens,
+            "R": shape.num_logits,
+            "L": self._caches.rows,
+        }
+
+        def array(spec: TensorSpec) -> np.ndarray:
+            dims = [sizes[dim] if isinstance(dim, str) else dim for dim in spec.shape]
+            return np.zeros(dims, spec.dtype.numpy)
+
+        binding = self._runtime.io_binding()
+        inputs = {s.name: array(s) for s in self.manifest.inputs if not s.name.startswith("kv.")}
+        outputs = {s.name: array(s) for s in self.manifest.outputs if not s.name.startswith("kv.")}
+        for name, value in inputs.items():
+            bind(binding.bind_input, name, value)
+        for name, value in outputs.items():
+            bind(binding.bind_output, name, value)
+        slots = slice(shape.first_slot, shape.first_slot + shape.num_slots)
+        for layer in range(self.manifest.kv.num_layers):
+            for part, label in enumerate(("key", "value")):
+                rows = self._caches.view(2 * layer + part)[slots]
+                bind(binding.bind_input, f"kv.{layer}.{label}", rows)
+                bind(binding.bind_output, f"kv.{layer}.{label}.next", rows)
+        num_slots = shape.num_slots
+        is_target = self.manifest.role == TARGET
+        unused = np.zeros(num_slots, np.int64)
+        return OrtStep(
+            shape=shape,
+            tokens=inputs["tokens"],
+            positions=inputs["positions"],
+            write_at=inputs["write_at"],
+            mask=inputs["mask"][:, 0],
+            logit_rows=inputs["logit_rows"],
+            num_draft=inputs["num_draft"] if is_target else unused,
+            logits=outputs["logits"],
+            accepted=outputs["accepted"] if is_target else unused,
+            next=outputs["next"] if is_target else unused,
+            sample=unused if is_target else outputs["sample"],
+            _binding=binding,
+            _session=self,
+        )
+
+    def run_bound(self, binding: object, shape: CallShape) -> None:
+        """Run one bound call; on failure the caches are zeroed and BackendError is raised."""
+        try:
+            self._runtime.run_with_iobinding(binding)
+        except Exception as error:
+            self._caches.zero()
+            raise BackendError(
+                f"the {self.manifest.role} engine failed at {shape.num_slots} x "
+                f"{shape.num_tokens} tokens, {self._caches.rows} rows: {one_line(error)}"
+            ) from error
+
+
+@dataclass(slots=True)
+class OrtStep:
+    """See ``runtime.backends.api.Step``."""
+
+    shape: CallShape
+    tokens: np.ndarray
+    positions: np.ndarray
+    write_at: np.ndarray
+    mask: np.ndarray
+    logit_rows: np.ndarray
+    num_draft: np.ndarray
+    logits: np.ndarray
+    accepted: np.ndarray
+    next: np.ndarray
+    sample: np.ndarray
+    _binding: object
+    _session: OrtSession
+
+    def run(self) -> None:
+        self._session.run_bound(self._binding, self.shape)
+
+
+def load_vocab_map(folder: Path, manifest: EngineManifest) -> np.ndarray | None:
+    """The draft's own ids -> target ids, int64, checked; None when the vocabulary is whole."""
+    if manifest.vocab_map is None:
+        return None
+    path = folder / manifest.vocab_map
+    try:
+        ids = np.load(path, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise BundleCorruptError(f"{path} cannot be read: {one_line(error)}") from None
+    model = manifest.model
+    if ids.shape != (model.output_vocab,) or not np.issubdtype(ids.dtype, np.integer):
+        raise BundleCorruptError(
+            f"{path} holds {ids.dtype} {ids.shape}, not {model.output_vocab} ids"
+        )
+    ids = ids.astype(np.int64)
+    if ids.min() < 0 or ids.max() >= model.vocab_size or len(np.unique(ids)) != len(ids):
+        raise BundleCorruptError(f"{path} does not map to distinct ids below {model.vocab_size}")
+    return ids
+
+
+def bind(method: Callable[..., None], name: str, array: np.ndarray) -> None:
+    """Bind ``array``'s own memory under ``name``."""
+    method(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+
+
+def one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return text if len(text) <= 300 else f"{text[:297]}..."

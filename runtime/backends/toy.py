@@ -1,0 +1,177 @@
+"""A backend whose law is known exactly, and which checks every mask, row and position it is given.
+
+The model is a second-order Markov chain: the logits after tokens (a, b) are ``table[a, b]``. Each
+call writes (token, position) pairs into cache rows exactly as a real engine writes keys and
+values, and reads its context back through the mask. A query that does not attend each position
+of its own past exactly once raises, so a wrong mask, row, length or commit cannot pass unseen.
+Used by the exactness tests and wherever a runtime is wanted without weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from engines.errors import BackendError
+from engines.manifest import DRAFT, TARGET, EngineManifest, KvLayout, Limits, ModelFacts, Source
+from engines.profiles import length_buckets, trunk_rows
+from engines.tensors import DType
+from plugins.verify.reference import verify
+from runtime.backends.api import CallShape
+from runtime.backends.caches import RowBuckets
+from runtime.device.api import Buffer, Device
+
+
+def toy_manifest(role: str, vocab_size: int, output_vocab: int, limits: Limits) -> EngineManifest:
+    """A manifest for a toy engine; one layer, one head, width 2 (a token and its position)."""
+    scratch = limits.num_draft * limits.max_branches if role == DRAFT else 0
+    kv = KvLayout(1, 1, 2, DType.FLOAT32, scratch, trunk_rows(limits.max_len, limits.num_draft))
+    return EngineManifest(
+        schema=1,
+        role=role,
+        backend="toy",
+        precision="fp32",
+        model=ModelFacts(
+            family="toy",
+            num_parameters=vocab_size**2 * output_vocab,
+            vocab_size=vocab_size,
+            output_vocab=output_vocab,
+            hidden_size=1,
+            num_layers=1,
+            num_heads=1,
+            eos_token_ids=(),
+            bos_token_id=None,
+        ),
+        limits=limits,
+        kv=kv,
+        lengths=length_buckets(kv.rows),
+        inputs=(),
+        outputs=(),
+        plugins=(),
+        vocab_map=None if output_vocab == vocab_size else "vocab_map.npy",
+        source=Source("toy", "toy"),
+        builder={},
+        files=(),
+    )
+
+
+class ToySession:
+    """An engine over ``table``, float32 logits [V, V, output vocabulary]; after the first token
+    of a text the row ``table[0, token]`` is used.
+
+    ``vocab_map`` (int64 [output vocabulary], target ids) makes it a reduced draft.
+    """
+
+    def __init__(
+        self,
+        role: str,
+        table: np.ndarray,
+        limits: Limits,
+        device: Device,
+        *,
+        vocab_map: np.ndarray | None = None,
+    ) -> None:
+        vocab_size, _, output_vocab = table.shape
+        self.manifest = toy_manifest(role, vocab_size, output_vocab, limits)
+        self.table = table.astype(np.float32)
+        self.vocab_map = vocab_map
+        self.num_runs = 0
+        self._caches = RowBuckets(device, self.manifest, limits.max_batch)
+        self._steps: dict[CallShape, ToyStep] = {}
+
+    @property
+    def kv_buffer(self) -> Buffer:
+        return self._caches.buffer
+
+    def bind_rows(self, needed: int) -> None:
+        if self._caches.bind(needed):
+            self._steps.clear()
+
+    def reset_rows(self) -> None:
+        if self._caches.reset():
+            self._steps.clear()
+
+    def prepare(self, shape: CallShape) -> ToyStep:
+        if shape not in self._steps:
+            self._steps[shape] = ToyStep.empty(self, shape, self._caches.rows)
+        return self._steps[shape]
+
+    def copy_rows(self, slot: int, source: slice, destination: int) -> None:
+        self._caches.copy_rows(slot, source, destination)
+
+    def close(self) -> None:
+        self._steps.clear()
+
+    def run_step(self, step: ToyStep) -> None:
+        """Write the call's rows, then answer each wanted row from what it attends."""
+        self.num_runs += 1
+        for row in range(step.shape.num_slots):
+            slot = step.shape.first_slot + row
+            cells = self._caches.view(0)[slot, 0]  # [rows, 2]
+            first = int(step.write_at[row])
+            if first + step.shape.num_tokens > len(cells):
+                raise BackendError(f"slot {slot}: a write at row {first} leaves the cache")
+            written = slice(first, first + step.shape.num_tokens)
+            cells[written, 0] = step.tokens[row]
+            cells[written, 1] = step.positions[row]
+            for index, query in enumerate(step.logit_rows[row]):
+                context = self._context(cells, step, row, int(query))
+                step.logits[row, index] = self.table[context]
+        if self.manifest.role == TARGET:
+            drafts = np.take_along_axis(step.tokens, step.logit_rows[:, 1:], axis=1)
+            step.accepted[:], step.next[:] = verify(step.logits, drafts, step.num_draft)
+        else:
+            chosen = step.logits.argmax(axis=-1)
+            step.sample[:] = chosen if self.vocab_map is None else self.vocab_map[chosen]
+
+    def _context(self, cells: np.ndarray, step: ToyStep, row: int, query: int) -> tuple[int, int]:
+        position = int(step.positions[row, query])
+        attended = cells[step.mask[row, query]]
+        if sorted(attended[:, 1]) == list(range(position + 1)):
+            by_position = attended[np.argsort(attended[:, 1]), 0].astype(int)
+            before = by_position[-2] if position else 0
+            return int(before), int(by_position[-1])
+        raise BackendError(
+            f"{self.manifest.role}: the query at position {position} attends positions "
+            f"{sorted(int(p) for p in attended[:, 1])}"
+        )
+
+
+@dataclass(slots=True)
+class ToyStep:
+    """See ``runtime.backends.api.Step``."""
+
+    shape: CallShape
+    tokens: np.ndarray
+    positions: np.ndarray
+    write_at: np.ndarray
+    mask: np.ndarray
+    logit_rows: np.ndarray
+    num_draft: np.ndarray
+    logits: np.ndarray
+    accepted: np.ndarray
+    next: np.ndarray
+    sample: np.ndarray
+    _session: ToySession
+
+    @classmethod
+    def empty(cls, session: ToySession, shape: CallShape, rows: int) -> ToyStep:
+        num_slots, num_tokens, num_logits = shape.num_slots, shape.num_tokens, shape.num_logits
+        return cls(
+            shape=shape,
+            tokens=np.zeros((num_slots, num_tokens), np.int64),
+            positions=np.zeros((num_slots, num_tokens), np.int64),
+            write_at=np.zeros(num_slots, np.int64),
+            mask=np.zeros((num_slots, num_tokens, rows), bool),
+            logit_rows=np.zeros((num_slots, num_logits), np.int64),
+            num_draft=np.zeros(num_slots, np.int64),
+            logits=np.zeros((num_slots, num_logits, session.table.shape[2]), np.float32),
+            accepted=np.zeros(num_slots, np.int64),
+            next=np.zeros(num_slots, np.int64),
+            sample=np.zeros((num_slots, num_logits), np.int64),
+            _session=session,
+        )
+
+    def run(self) -> None:
+        self._session.run_step(self)

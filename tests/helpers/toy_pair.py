@@ -1,0 +1,100 @@
+"""A toy pair on any device: a target with a known law and a draft that often agrees with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from engines.manifest import DRAFT, TARGET, Limits
+from runtime.backends.toy import ToySession
+from runtime.decode import Decoder, OnTokens, Stats
+from runtime.device.api import Device
+from runtime.request import Request
+from runtime.round import draft_lane, target_lane
+from runtime.sampling.api import rule
+from runtime.sampling.params import SamplingParams
+from runtime.spec.statistics import OutcomeStatistics
+from runtime.workers.draft import DraftWorker
+from runtime.workers.mailbox import Mailbox
+from runtime.workers.target import TargetWorker
+
+VOCAB = 12
+
+
+def tables(
+    seed: int, *, vocab: int = VOCAB, agreement: float = 2.0, draft_vocab: int | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Target and draft logits tables and the draft's vocabulary map (None when it is whole)."""
+    random = np.random.default_rng(seed)
+    target = random.normal(0, 1.5, (vocab, vocab, vocab)).astype(np.float32)
+    noise = random.normal(0, 1.5, target.shape).astype(np.float32)
+    draft = (agreement * target + noise) / np.float32(agreement)
+    if draft_vocab is None:
+        return target, draft, None
+    ids = np.sort(random.permutation(vocab)[:draft_vocab]).astype(np.int64)
+    return target, np.ascontiguousarray(draft[:, :, ids]), ids
+
+
+class ToyPair:
+    """One mode's decoder over toy sessions; ``target_session`` and ``draft_session`` are open
+    for inspection."""
+
+    def __init__(
+        self,
+        device: Device,
+        mode: str,
+        *,
+        table_seed: int = 0,
+        num_draft: int = 4,
+        num_branches: int = 8,
+        max_len: int = 96,
+        max_batch: int = 1,
+        verify: str = "coupled",
+        agreement: float = 2.0,
+        vocab: int = VOCAB,
+        draft_vocab: int | None = None,
+        min_tokens: int = 1,
+    ) -> None:
+        limits = Limits(max_len, max_batch, num_draft, max(1, num_branches))
+        target, draft, ids = tables(
+            table_seed, vocab=vocab, agreement=agreement, draft_vocab=draft_vocab
+        )
+        self.device = device
+        self.max_len = max_len
+        self.mailbox = Mailbox(device, max_batch, num_draft)
+        shared = rule(verify)
+        self.target_session = ToySession(TARGET, target, limits, device)
+        self.target = TargetWorker(
+            self.target_session, shared, self.mailbox, min_tokens=min_tokens
+        )
+        target_side = target_lane(device.create_stream("target"), self.target)
+        draft_side = None
+        if mode != "ar":
+            self.draft_session = ToySession(DRAFT, draft, limits, device, vocab_map=ids)
+            self.draft = DraftWorker(
+                self.draft_session,
+                shared,
+                self.mailbox,
+                num_draft=num_draft,
+                num_branches=num_branches,
+                statistics=OutcomeStatistics(num_draft, num_branches),
+            )
+            draft_side = draft_lane(device.create_stream("draft"), self.draft)
+        self.decoder = Decoder(device, mode, target_side, draft_side, max_batch=max_batch)
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        params: Sequence[SamplingParams],
+        *,
+        max_tokens: int = 24,
+        stop_ids: Sequence[int] = (),
+        on_tokens: OnTokens | None = None,
+    ) -> tuple[list[Request], Stats]:
+        requests = [
+            Request(prompt, law, max_tokens, frozenset(stop_ids), self.max_len)
+            for prompt, law in zip(prompts, params, strict=True)
+        ]
+        stats = self.decoder.run(requests, on_tokens)
+        return requests, stats
