@@ -1,0 +1,13 @@
+"""Sampling: parameters, counter-based noise and the two verification rules, in numpy.
+
+    params.py    SamplingParams, the one place where a request's values are checked
+    noise.py     the noise of a token: a pure function of (seed, position, id)
+    logits.py    top-k, top-p, min-p, and the law they leave
+    proposal.py  what a drafter hands over, and what a rule answers
+    coupled.py   the default rule: tokens depend on the target and the seed alone
+    ratio.py     the classical rejection rule with residual
+    api.py       Rule, and rule("coupled" | "ratio")
+
+Throughout, `p` is the target's law and `q` the draft's, positions count the tokens of a
+sequence from 0 (prompt included), and token ids are target ids unless said otherwise.
+"""

@@ -1,0 +1,89 @@
+"""SamplingParams: every bad value is refused in one line that names it and the allowed range."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+
+from engines.errors import UsageError
+from runtime.sampling.params import SamplingParams
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("temperature", -0.1, ">= 0"),
+        ("temperature", math.nan, "finite"),
+        ("temperature", math.inf, "finite"),
+        ("temperature", 10**400, "finite"),
+        ("temperature", True, "number"),
+        ("temperature", "1", "number"),
+        ("temperature", None, "number"),
+        ("top_k", -1, ">= 0"),
+        ("top_k", 1.0, "whole"),
+        ("top_k", True, "whole"),
+        ("top_k", None, "whole"),
+        ("top_p", 0, "(0, 1]"),
+        ("top_p", -0.5, "(0, 1]"),
+        ("top_p", 1.0000001, "(0, 1]"),
+        ("top_p", math.nan, "(0, 1]"),
+        ("top_p", True, "(0, 1]"),
+        ("top_p", "0.9", "(0, 1]"),
+        ("seed", -1, "[0, 2**64)"),
+        ("seed", 2**64, "[0, 2**64)"),
+        ("seed", 1.0, "[0, 2**64)"),
+        ("seed", False, "[0, 2**64)"),
+        ("min_p", -0.01, "[0, 1]"),
+        ("min_p", 1.01, "[0, 1]"),
+        ("min_p", math.nan, "[0, 1]"),
+        ("min_p", False, "[0, 1]"),
+        ("min_p", [0.1], "[0, 1]"),
+    ],
+)
+def test_bad_value_is_refused_by_name_value_and_range(name, value, allowed):
+    with pytest.raises(UsageError) as caught:
+        SamplingParams(**{name: value})
+    message = str(caught.value)
+    assert message.startswith(f"{name} is {value!r}"[:40])
+    assert allowed in message
+    assert "\n" not in message
+    assert len(message) < 120
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"temperature": 0},
+        {"temperature": 1},
+        {"temperature": 5e-324},
+        {"temperature": 1e308},
+        {"top_k": 0},
+        {"top_k": 10**9},
+        {"top_p": 1},
+        {"top_p": 5e-324},
+        {"seed": 0},
+        {"seed": 2**64 - 1},
+        {"min_p": 0},
+        {"min_p": 1},
+    ],
+)
+def test_the_ends_of_each_range_are_allowed(values):
+    params = SamplingParams(**values)
+    for name, value in values.items():
+        assert getattr(params, name) == value
+
+
+def test_defaults_are_greedy_and_cut_nothing():
+    assert SamplingParams().is_greedy
+    assert not SamplingParams(temperature=1e-300).is_greedy
+    assert not SamplingParams(top_k=5, top_p=0.5, min_p=0.5).truncates, "nothing to cut when greedy"
+    assert not SamplingParams(temperature=1).truncates
+    for cut in ({"top_k": 1}, {"top_p": 0.9}, {"min_p": 0.1}):
+        assert SamplingParams(temperature=1, **cut).truncates
+
+
+def test_values_cannot_be_changed_past_the_checks():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        SamplingParams().temperature = -1  # type: ignore[misc]
