@@ -1,1 +1,1 @@
-"""Floor 0: what a bundle is. Manifests, tensor specs, shape profiles, errors (standard library and numpy only)."""
+"""Floor 0: what a bundle is. Standard library and numpy only."""

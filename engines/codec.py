@@ -1,4 +1,4 @@
-"""Dataclasses to JSON and back, strictly: a missing, unknown or mistyped field is an error naming it."""
+"""Dataclasses to JSON and back, strictly: a missing, unknown or mistyped field is an error."""
 
 from __future__ import annotations
 

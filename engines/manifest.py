@@ -79,7 +79,7 @@ class KvLayout:
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """The model inside an engine. ``output_vocab`` is smaller than ``vocab_size`` for a reduced draft."""
+    """The model inside an engine. A reduced draft has an ``output_vocab`` below ``vocab_size``."""
 
     family: str
     num_parameters: int

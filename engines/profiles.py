@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 PROMPT_CHUNK = 64
-"""Tokens of a prompt that one call takes; shorter tails are padded to a multiple of ``PROMPT_STEP``.
+"""Tokens of a prompt that one call takes; a tail is padded to a multiple of ``PROMPT_STEP``.
 
 Every mode splits a prompt alike: two splits may round differently and flip a tie.
 """
@@ -32,7 +32,7 @@ def trunk_rows(max_len: int, num_draft: int) -> int:
 
 
 def length_buckets(rows: int) -> tuple[int, ...]:
-    """Row counts that are bound: steps of 64 to 512, then of a quarter of the size; the last is ``rows``."""
+    """Row counts that are bound: steps of 64 up to 512, then of a quarter, and ``rows`` itself."""
     buckets: list[int] = []
     size = 64
     while size < rows:

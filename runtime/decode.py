@@ -9,7 +9,7 @@ from time import perf_counter
 from runtime.device.api import Device
 from runtime.kv.slots import SlotPool, SlotRef
 from runtime.request import Request
-from runtime.round import Lane, Rounds
+from runtime.round import Rounds, Side
 from runtime.workers.draft import DraftWorker
 from runtime.workers.target import TargetWorker
 
@@ -60,8 +60,8 @@ class Decoder:
         self,
         device: Device,
         mode: str,
-        target: Lane[TargetWorker],
-        draft: Lane[DraftWorker] | None,
+        target: Side[TargetWorker],
+        draft: Side[DraftWorker] | None,
         *,
         max_batch: int,
     ) -> None:

@@ -43,7 +43,7 @@ class State(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Lane(Generic[Worker]):
+class Side(Generic[Worker]):
     """A worker, its stream, and the messages it takes and sends."""
 
     stream: Stream
@@ -65,23 +65,23 @@ class Lane(Generic[Worker]):
         )
 
 
-def target_lane(stream: Stream, worker: TargetWorker) -> Lane[TargetWorker]:
+def target_side(stream: Stream, worker: TargetWorker) -> Side[TargetWorker]:
     """The target takes proposals and sends outcomes."""
     mailbox = worker.mailbox
-    return Lane(stream, worker, worker.session.kv_buffer, mailbox.proposals, mailbox.outcomes)
+    return Side(stream, worker, worker.session.kv_buffer, mailbox.proposals, mailbox.outcomes)
 
 
-def draft_lane(stream: Stream, worker: DraftWorker) -> Lane[DraftWorker]:
+def draft_side(stream: Stream, worker: DraftWorker) -> Side[DraftWorker]:
     """The draft takes outcomes and sends proposals."""
     mailbox = worker.mailbox
-    return Lane(stream, worker, worker.session.kv_buffer, mailbox.outcomes, mailbox.proposals)
+    return Side(stream, worker, worker.session.kv_buffer, mailbox.outcomes, mailbox.proposals)
 
 
 class Rounds:
     """Runs rounds of one mode over the batch that the workers were started with."""
 
     def __init__(
-        self, device: Device, mode: str, target: Lane[TargetWorker], draft: Lane[DraftWorker] | None
+        self, device: Device, mode: str, target: Side[TargetWorker], draft: Side[DraftWorker] | None
     ) -> None:
         if (draft is None) != (mode == "ar"):
             raise DeviceError(f"mode {mode} and {'no' if draft is None else 'a'} draft do not fit")

@@ -58,8 +58,11 @@ class Session(Protocol):
     """One loaded engine with its caches."""
 
     manifest: EngineManifest
-    kv_buffer: Buffer
     vocab_map: np.ndarray | None  # int64 [output vocabulary] target ids; None = identity
+
+    @property
+    def kv_buffer(self) -> Buffer:
+        """The caches' memory, for ``reads`` and ``writes`` of launches."""
 
     def bind_rows(self, needed: int) -> None:
         """Make at least ``needed`` rows a slot available; their contents survive.

@@ -20,6 +20,7 @@ from engines.tensors import TensorSpec
 from runtime.backends.api import CallShape
 from runtime.backends.caches import RowBuckets
 from runtime.device.api import Buffer, Device
+from runtime.device.machine import cpu_model
 
 MODEL_FILE = "model.onnx"
 INT8_COMPUTE = ("session.qdq_matmulnbits_accuracy_level", "4")
@@ -77,6 +78,12 @@ class OrtSession:
                 f"{self._folder / MODEL_FILE} has other inputs than its manifest says, first "
                 f"{min(expected ^ found)}; rebuild the bundle"
             )
+
+    def runtime_identity(self) -> str:
+        """What kernels the engine runs on: a key for measurements that outlive the process."""
+        import onnxruntime
+
+        return f"onnxruntime {onnxruntime.__version__} on {cpu_model()}"
 
     def bind_rows(self, needed: int) -> None:
         if self._caches.bind(needed):
@@ -191,7 +198,7 @@ def load_vocab_map(folder: Path, manifest: EngineManifest) -> np.ndarray | None:
         raise BundleCorruptError(
             f"{path} holds {ids.dtype} {ids.shape}, not {model.output_vocab} ids"
         )
-    ids = ids.astype(np.int64)
+    ids = np.asarray(ids, dtype=np.int64)
     if ids.min() < 0 or ids.max() >= model.vocab_size or len(np.unique(ids)) != len(ids):
         raise BundleCorruptError(f"{path} does not map to distinct ids below {model.vocab_size}")
     return ids

@@ -49,7 +49,7 @@ class OutcomeStatistics:
     def accepted_law(self, num_drafted: int) -> np.ndarray:
         """Pr(k) of a row with so many drafted tokens: float64 [num_drafted + 1]."""
         counts = self._accepted[num_drafted]
-        return counts / counts.sum()
+        return np.asarray(counts / counts.sum())
 
     def rank_law(self, num_drafted: int) -> np.ndarray:
         """h_k(f): float64 [num_drafted + 1, F]; the last row is for all tokens accepted."""

@@ -20,7 +20,7 @@ from time import perf_counter
 import numpy as np
 
 from runtime.backends.api import CallShape, Session, Step
-from runtime.kv.layout import SlotLayout, branch_mask, trunk_mask
+from runtime.kv.layout import SlotLayout, branch_mask
 from runtime.kv.slots import SlotRef
 from runtime.sampling.api import Rule
 from runtime.sampling.params import SamplingParams
@@ -29,6 +29,7 @@ from runtime.spec.cache import SpeculationCache
 from runtime.spec.fanout import fan_out
 from runtime.spec.outcome import Outcome, Prepared
 from runtime.spec.statistics import OutcomeStatistics
+from runtime.workers.calls import fill_trunk
 from runtime.workers.mailbox import Mailbox
 from runtime.workers.prefill import prefill
 
@@ -270,11 +271,7 @@ class DraftWorker:
         step = self.session.prepare(CallShape(0, len(self.rows), width, num_logits))
         for index, row in enumerate(self.rows):
             count = len(fed[index])
-            step.tokens[index] = 0
-            step.tokens[index, :count] = fed[index]
-            step.positions[index] = range(row.trunk, row.trunk + width)
-            step.write_at[index] = self.layout.trunk_row(row.trunk)
-            trunk_mask(step.mask[index], self.layout, row.trunk)
+            fill_trunk(step, index, self.layout, row.trunk, fed[index])
             step.logit_rows[index] = [max(0, count - back) for back in range(num_logits, 0, -1)]
         step.run()
         return step, [len(tokens) for tokens in fed]
@@ -282,7 +279,7 @@ class DraftWorker:
     def _choose(
         self, row: DraftRow, step: Step, index: int, at: int, position: int
     ) -> tuple[int, SparseLaw | None]:
-        """Draft the token of ``position`` from the logits row ``at`` of the call's row ``index``."""
+        """Draft the token of ``position`` from logits row ``at`` of the call's row ``index``."""
         if row.params.is_greedy:
             return int(step.sample[index, at]), None
         return self.rule.draft_token(

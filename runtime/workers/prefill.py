@@ -4,27 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from engines.profiles import PROMPT_CHUNK, PROMPT_STEP, round_up
-from runtime.backends.api import CallShape, Session
-from runtime.kv.layout import SlotLayout, trunk_mask
+from runtime.backends.api import Session
+from runtime.kv.layout import SlotLayout
+from runtime.workers.calls import feed_one
 
 
 def prefill(session: Session, layout: SlotLayout, slot: int, tokens: Sequence[int]) -> None:
-    """Write the cache rows of ``tokens`` at positions 0, 1, ... of one slot.
-
-    A tail is padded to a multiple of PROMPT_STEP; the padding's rows lie beyond the text and are
-    overwritten before anything attends them.
-    """
+    """Write the cache rows of ``tokens`` at positions 0, 1, ... of one slot."""
     for start in range(0, len(tokens), PROMPT_CHUNK):
         chunk = tokens[start : start + PROMPT_CHUNK]
         width = round_up(len(chunk), PROMPT_STEP)
-        session.bind_rows(layout.rows_for(start + width))
-        step = session.prepare(CallShape(slot, 1, width, 1))
-        step.tokens[0] = 0
-        step.tokens[0, : len(chunk)] = chunk
-        step.positions[0] = range(start, start + width)
-        step.write_at[0] = layout.trunk_row(start)
-        trunk_mask(step.mask[0], layout, start)
-        step.logit_rows[0] = 0
-        step.num_draft[0] = 0
-        step.run()
+        feed_one(session, layout, slot, start, chunk, width=width, num_logits=1)
+
+
+def score_text(session: Session, layout: SlotLayout, tokens: Sequence[int]) -> np.ndarray:
+    """Logits after each token of one text in slot 0, float32 [len(tokens), output vocabulary]."""
+    parts = []
+    for start in range(0, len(tokens), PROMPT_CHUNK):
+        chunk = tokens[start : start + PROMPT_CHUNK]
+        width = round_up(len(chunk), PROMPT_STEP)
+        step = feed_one(session, layout, 0, start, chunk, width=width)
+        parts.append(step.logits[0, : len(chunk)].copy())
+    return np.concatenate(parts)

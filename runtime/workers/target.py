@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from runtime.backends.api import CallShape, Session, Step
-from runtime.kv.layout import SlotLayout, trunk_mask
+from runtime.kv.layout import SlotLayout
 from runtime.sampling.api import Rule
 from runtime.sampling.params import SamplingParams
 from runtime.spec.outcome import Outcome
+from runtime.workers.calls import fill_trunk
 from runtime.workers.mailbox import Mailbox
 from runtime.workers.prefill import prefill
 
@@ -74,23 +75,14 @@ class TargetWorker:
         )
         step = self.session.prepare(CallShape(0, len(self.rows), width, width))
         for index, row in enumerate(self.rows):
-            self._fill(step, index, row, drafts[index])
+            fill_trunk(step, index, self.layout, row.length - 1, (row.pending, *drafts[index]))
+            step.logit_rows[index] = range(width)
+            step.num_draft[index] = len(drafts[index])
         step.run()
         for index, row in enumerate(self.rows):
             if row.active:
                 self._judge(step, index, row, drafts[index])
         self.busy_s += perf_counter() - started
-
-    def _fill(self, step: Step, index: int, row: TargetRow, drafts: tuple[int, ...]) -> None:
-        start, width = row.length - 1, step.shape.num_tokens
-        tokens = step.tokens[index]  # [T]
-        tokens[:] = row.pending
-        tokens[1 : 1 + len(drafts)] = drafts
-        step.positions[index] = range(start, start + width)
-        step.write_at[index] = self.layout.trunk_row(start)
-        trunk_mask(step.mask[index], self.layout, start)
-        step.logit_rows[index] = range(width)
-        step.num_draft[index] = len(drafts)
 
     def _judge(self, step: Step, index: int, row: TargetRow, drafts: tuple[int, ...]) -> None:
         if row.params.is_greedy:

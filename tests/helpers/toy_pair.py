@@ -11,7 +11,7 @@ from runtime.backends.toy import ToySession
 from runtime.decode import Decoder, OnTokens, Stats
 from runtime.device.api import Device
 from runtime.request import Request
-from runtime.round import draft_lane, target_lane
+from runtime.round import draft_side, target_side
 from runtime.sampling.api import rule
 from runtime.sampling.params import SamplingParams
 from runtime.spec.statistics import OutcomeStatistics
@@ -68,8 +68,8 @@ class ToyPair:
         self.target = TargetWorker(
             self.target_session, shared, self.mailbox, min_tokens=min_tokens
         )
-        target_side = target_lane(device.create_stream("target"), self.target)
-        draft_side = None
+        near = target_side(device.create_stream("target"), self.target)
+        far = None
         if mode != "ar":
             self.draft_session = ToySession(DRAFT, draft, limits, device, vocab_map=ids)
             self.draft = DraftWorker(
@@ -80,8 +80,8 @@ class ToyPair:
                 num_branches=num_branches,
                 statistics=OutcomeStatistics(num_draft, num_branches),
             )
-            draft_side = draft_lane(device.create_stream("draft"), self.draft)
-        self.decoder = Decoder(device, mode, target_side, draft_side, max_batch=max_batch)
+            far = draft_side(device.create_stream("draft"), self.draft)
+        self.decoder = Decoder(device, mode, near, far, max_batch=max_batch)
 
     def generate(
         self,

@@ -1,0 +1,48 @@
+"""Which mode runs on which cores. Pure: cores in, decision out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engines.errors import UsageError
+from runtime.device.cores import split_cores
+from runtime.round import MODES
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The mode to run, the cores of each side, and why it is not the mode that was asked for."""
+
+    mode: str
+    target_cores: tuple[int, ...]
+    draft_cores: tuple[int, ...]
+    note: str | None = None
+
+
+def place(mode: str, cores: Sequence[int], quota: float | None, *, has_draft: bool) -> Placement:
+    """Cores for ``mode``. Plain and synchronous decoding give the target all of them.
+
+    ``quota`` is a container's limit in cores (None: no limit): threads beyond it only wait.
+    Raises UsageError for an unknown mode, or a speculative one without a draft.
+    """
+    if mode not in MODES:
+        raise UsageError(f"unknown mode {mode!r}; --mode takes {', '.join(MODES)} or {AUTO}")
+    if mode != "ar" and not has_draft:
+        raise UsageError(
+            f"mode {mode} needs a draft and this bundle has none; use --mode ar or rebuild the "
+            "bundle with --draft"
+        )
+    usable = tuple(cores)
+    if quota is not None:
+        usable = usable[: max(1, math.ceil(quota))]
+    if mode == "ssd":
+        split = split_cores(usable)
+        if split.is_shared:
+            note = "ssd needs a core for the draft beside the target's; with one core it runs as sd"
+            return Placement("sd", usable, usable, note)
+        return Placement("ssd", split.target_cores, split.draft_cores)
+    return Placement(mode, usable, usable)

@@ -1,0 +1,83 @@
+"""Do an engine's rows round alike, whatever call they are in? Asked when a bundle is loaded.
+
+Speculation is exact only if a token's logits do not depend on how many tokens its call has, on
+what the other rows hold, or on how many cache rows are bound. The algebra cannot promise that;
+kernels decide it. So a few real calls are compared bit by bit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from engines.errors import BackendError
+from runtime.backends.api import Session
+from runtime.kv.layout import SlotLayout
+from runtime.workers.calls import feed_one
+from runtime.workers.prefill import prefill
+
+CONTEXT = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Invariance:
+    """``min_tokens`` is 2 when a one-token call rounds differently from all longer ones."""
+
+    min_tokens: int
+
+
+def probe_invariance(session: Session, num_tokens: int) -> Invariance:
+    """Compare calls of 1, 2 and ``num_tokens`` (K + 1) tokens. Runs on the session's stream.
+
+    Raises BackendError when rows depend on their neighbours, on the number of tokens beyond one,
+    or on the bound cache rows: such a target cannot be verified losslessly. The caches' contents
+    are void afterwards.
+    """
+    probe = _Probe(session)
+    width = max(2, num_tokens)
+    reference = probe.logits(probe.tokens[:width])
+    other = probe.tokens[:width].copy()
+    other[1:] = probe.others[1:width]
+    if not np.array_equal(probe.logits(other)[0], reference[0]):
+        raise BackendError(
+            "the target's rows depend on each other (quantised per call?), so verification would "
+            "not give plain decoding's tokens; rebuild with --precision int8 or fp32"
+        )
+    _require_equal(probe.logits(probe.tokens[:2]), reference[:2], "2 tokens", width)
+    alone = np.vstack([probe.logits(probe.tokens[i : i + 1], skip=i) for i in range(2)])
+    single_differs = not np.array_equal(alone, reference[:2])
+    session.bind_rows(session.manifest.kv.rows)
+    _require_equal(probe.logits(probe.tokens[:width]), reference, "more cache rows", width)
+    session.reset_rows()
+    return Invariance(min_tokens=2 if single_differs else 1)
+
+
+def _require_equal(found: np.ndarray, expected: np.ndarray, what: str, width: int) -> None:
+    if not np.array_equal(found, expected):
+        gap = float(np.abs(found - expected).max())
+        raise BackendError(
+            f"the target's logits differ by {gap:.2g} between a call of {width} tokens and one "
+            f"with {what}, so verification would not give plain decoding's tokens; try another "
+            "backend or precision"
+        )
+
+
+class _Probe:
+    """A short text in slot 0 and calls that continue it."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.layout = SlotLayout(session.manifest.kv, 0)
+        vocab = session.manifest.model.vocab_size
+        draw = np.random.default_rng(20260303).integers
+        self.tokens = draw(0, vocab, 64)
+        self.others = (self.tokens + 1) % vocab
+        session.reset_rows()
+        self.context = min(CONTEXT, session.manifest.limits.max_len // 2)
+        prefill(session, self.layout, 0, draw(0, vocab, self.context).tolist())
+
+    def logits(self, tokens: np.ndarray, skip: int = 0) -> np.ndarray:
+        """Logits [T, V] of ``tokens`` as the text's continuation from ``skip`` tokens on."""
+        step = feed_one(self.session, self.layout, 0, self.context + skip, tokens.tolist())
+        return np.array(step.logits[0])

@@ -1,0 +1,37 @@
+"""Markers, skips (decided here and nowhere else) and hypothesis profiles."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("dev", max_examples=25, deadline=None)
+settings.register_profile(
+    "ci",
+    max_examples=100,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile("deep", max_examples=5000, deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
+
+NEEDS = {
+    "torch": lambda: importlib.util.find_spec("torch") is not None
+    and importlib.util.find_spec("transformers") is not None,
+    "gpu": lambda: os.path.exists("/dev/nvidiactl"),
+}
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what this machine cannot run, unless SSD_REQUIRE (e.g. ``gpu,torch``) forbids it."""
+    required = set(filter(None, os.environ.get("SSD_REQUIRE", "").split(",")))
+    for marker, available in NEEDS.items():
+        if item.get_closest_marker(marker) is None or available():
+            continue
+        if marker in required:
+            pytest.fail(f"SSD_REQUIRE asks for {marker}, which this machine lacks")
+        pytest.skip(f"needs {marker}")

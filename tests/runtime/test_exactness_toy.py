@@ -1,0 +1,226 @@
+"""Losslessness on the toy pair: every mode, schedule and setting gives plain decoding's tokens.
+
+The toy engine refuses a call whose mask, rows or positions are not exactly right, and the device
+checks the order of all accesses, so these tests cover the whole round, not just its output.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.device.host import HostDevice
+from runtime.device.seeded import SeededDevice
+from runtime.request import FinishReason
+from runtime.sampling.logits import law
+from runtime.sampling.params import SamplingParams
+from tests.helpers.toy_pair import VOCAB, ToyPair, tables
+
+TEMPERATURES = (0.0, 0.7, 1.0)
+
+
+def plain_tokens(prompts, params, **options):
+    """What plain decoding says, one row at a time, on a device of its own."""
+    table_seed = options.pop("table_seed")
+    tokens = []
+    for prompt, law_ in zip(prompts, params, strict=True):
+        device = SeededDevice(0)
+        pair = ToyPair(device, "ar", table_seed=table_seed)
+        requests, _ = pair.generate([prompt], [law_], **options)
+        tokens.append(requests[0].generated)
+        device.close()
+    return tokens
+
+
+@st.composite
+def cases(draw):
+    batch = draw(st.integers(1, 3))
+    token = st.integers(0, VOCAB - 1)
+    return {
+        "mode": draw(st.sampled_from(["ar", "sd", "ssd"])),
+        "num_draft": draw(st.integers(1, 8)),
+        "num_branches": draw(st.integers(1, 12)),
+        "draft_vocab": draw(st.sampled_from([None, 5, 9])),
+        "agreement": draw(st.sampled_from([0.1, 1.0, 8.0])),
+        "min_tokens": draw(st.sampled_from([1, 2])),
+        "prompts": draw(
+            st.lists(st.lists(token, min_size=1, max_size=70), min_size=batch, max_size=batch)
+        ),
+        "params": [
+            SamplingParams(
+                temperature=draw(st.sampled_from(TEMPERATURES)),
+                seed=draw(st.integers(0, 2**64 - 1)),
+                top_k=draw(st.sampled_from([0, 0, 3])),
+                top_p=draw(st.sampled_from([1.0, 1.0, 0.8])),
+            )
+            for _ in range(batch)
+        ],
+        "table_seed": draw(st.integers(0, 50)),
+        "device": draw(st.one_of(st.none(), st.integers(0, 2**32))),
+        "max_tokens": draw(st.integers(1, 30)),
+        "stop_ids": draw(st.sampled_from([(), (3,)])),
+    }
+
+
+@given(cases())
+def test_every_mode_and_interleaving_gives_plain_decodings_tokens(case):
+    device = HostDevice(check=True) if case["device"] is None else SeededDevice(case["device"])
+    try:
+        pair = ToyPair(
+            device,
+            case["mode"],
+            table_seed=case["table_seed"],
+            num_draft=case["num_draft"],
+            num_branches=case["num_branches"],
+            max_batch=len(case["prompts"]),
+            agreement=case["agreement"],
+            draft_vocab=case["draft_vocab"],
+            min_tokens=case["min_tokens"],
+        )
+        options = {"max_tokens": case["max_tokens"], "stop_ids": case["stop_ids"]}
+        for _ in range(2):  # the second batch must not see the first one's caches or guesses
+            requests, stats = pair.generate(case["prompts"], case["params"], **options)
+            found = [request.generated for request in requests]
+            assert found == plain_tokens(
+                case["prompts"], case["params"], table_seed=case["table_seed"], **options
+            )
+            assert stats.num_tokens == sum(map(len, found))
+    finally:
+        device.close()
+
+
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+@pytest.mark.parametrize("num_draft", range(1, 9))
+def test_sd_and_ssd_equal_plain_decoding_for_each_depth(num_draft, temperature):
+    params = [SamplingParams(temperature=temperature, seed=11)]
+    expected = plain_tokens([[1, 2]], params, table_seed=4, max_tokens=60)
+    for mode in ("sd", "ssd"):
+        device = SeededDevice(num_draft)
+        pair = ToyPair(device, mode, table_seed=4, num_draft=num_draft, num_branches=10)
+        requests, stats = pair.generate([[1, 2]], params, max_tokens=60)
+        device.close()
+        assert [requests[0].generated] == expected
+        # Guards against the easy way to be exact: never accepting, never hitting.
+        assert stats.acceptance_length > 1.2
+        assert mode == "sd" or stats.hit_rate > 0.2
+
+
+def test_a_perfect_draft_is_always_accepted_and_mostly_hit():
+    device = SeededDevice(1)
+    pair = ToyPair(device, "ssd", agreement=1e6, num_draft=4, num_branches=8)
+    _, stats = pair.generate([[5]], [SamplingParams(temperature=1.0, seed=3)], max_tokens=80)
+    device.close()
+    assert sum(stats.histogram[1:4]) == 0  # coupled: the same law and noise give the same token
+    assert stats.hit_rate > 0.9
+
+
+@pytest.mark.parametrize("max_tokens", range(1, 8))
+def test_never_more_than_max_tokens(max_tokens):
+    for mode in ("sd", "ssd"):
+        device = SeededDevice(0)
+        pair = ToyPair(device, mode, agreement=1e6)
+        requests, _ = pair.generate([[1]], [SamplingParams()], max_tokens=max_tokens)
+        device.close()
+        assert len(requests[0].generated) == max_tokens
+        assert requests[0].finish_reason is FinishReason.LENGTH
+
+
+@pytest.mark.parametrize("mode", ["ar", "sd", "ssd"])
+def test_text_runs_up_to_the_end_of_the_context_and_no_further(mode):
+    device = SeededDevice(2)
+    pair = ToyPair(device, mode, max_len=32, num_draft=5, agreement=1e6)
+    requests, _ = pair.generate([[1] * 28], [SamplingParams()], max_tokens=100)
+    device.close()
+    assert len(requests[0].generated) == 4
+    assert requests[0].finish_reason is FinishReason.CONTEXT
+
+
+@pytest.mark.parametrize("mode", ["sd", "ssd"])
+def test_a_stop_inside_a_block_cuts_there(mode):
+    plain = plain_tokens([[2]], [SamplingParams()], table_seed=7, max_tokens=40)[0]
+    for stop in set(plain):
+        device = SeededDevice(3)
+        pair = ToyPair(device, mode, table_seed=7, agreement=1e6, num_draft=5)
+        requests, _ = pair.generate([[2]], [SamplingParams()], max_tokens=40, stop_ids=[stop])
+        device.close()
+        assert requests[0].generated == plain[: plain.index(stop)]
+        assert requests[0].finish_reason is FinishReason.STOP
+
+
+def test_an_error_of_the_caller_leaves_the_pair_usable():
+    device = HostDevice(check=True)
+    pair = ToyPair(device, "ssd")
+    params = [SamplingParams(temperature=1.0, seed=9)]
+    expected, _ = pair.generate([[1, 2]], params)
+
+    def fail(_row, _tokens):
+        raise KeyboardInterrupt
+
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            pair.generate([[4, 5]], params, on_tokens=fail)
+    again, _ = pair.generate([[1, 2]], params)
+    device.close()
+    assert again[0].generated == expected[0].generated
+
+
+@pytest.mark.stat
+@pytest.mark.parametrize("verify", ["coupled", "ratio"])
+@pytest.mark.parametrize("mode", ["sd", "ssd"])
+def test_the_loops_law_is_the_targets_exact_joint_law_of_three_tokens(verify, mode):
+    """Chi-square over all 64 triples, 4,000 draws; false alarm 1e-6 (seeds are fixed)."""
+    vocab, num_draws, temperature = 4, 4000, 0.9
+    device = HostDevice()
+    pair = ToyPair(
+        device,
+        mode,
+        table_seed=5,
+        vocab=vocab,
+        num_draft=3,
+        num_branches=6,
+        verify=verify,
+        agreement=1.0,
+    )
+    counts = np.zeros((vocab,) * 3)
+    for seed in range(num_draws):
+        requests, _ = pair.generate(
+            [[1, 2]], [SamplingParams(temperature=temperature, seed=seed)], max_tokens=3
+        )
+        counts[tuple(requests[0].generated)] += 1
+    device.close()
+    table, _, _ = tables(5, vocab=vocab)
+    p = law(table, SamplingParams(temperature=temperature))  # [V, V, V]
+    expected = np.zeros_like(counts)
+    for a, b, c in itertools.product(range(vocab), repeat=3):
+        expected[a, b, c] = num_draws * p[1, 2, a] * p[2, a, b] * p[a, b, c]
+    assert chi_square_tail(counts, expected) > 1e-6
+
+
+def test_the_chi_square_would_notice_a_wrong_law():
+    """Guards the test above: greedy acceptance with sampled bonus tokens (the reference's fault)."""
+    random = np.random.default_rng(0)
+    expected = 4000 * np.outer([0.5, 0.3, 0.2], [0.6, 0.4]).ravel()
+    biased = 4000 * np.outer([0.56, 0.27, 0.17], [0.6, 0.4]).ravel()
+    assert chi_square_tail(random.poisson(biased), expected) < 1e-6
+    assert chi_square_tail(random.poisson(expected), expected) > 1e-6
+
+
+def chi_square_tail(counts: np.ndarray, expected: np.ndarray) -> float:
+    """P(chi-square >= observed), by the Wilson-Hilferty normal approximation; cells under 5
+    expected are pooled."""
+    counts, expected = np.ravel(counts), np.ravel(expected)
+    small = expected < 5
+    if small.any():
+        counts = np.append(counts[~small], counts[small].sum())
+        expected = np.append(expected[~small], expected[small].sum())
+    statistic = float(((counts - expected) ** 2 / np.maximum(expected, 1e-9)).sum())
+    degrees = len(counts) - 1
+    spread = 2 / (9 * degrees)
+    z = ((statistic / degrees) ** (1 / 3) - (1 - spread)) / spread**0.5
+    from math import erfc
+
+    return 0.5 * erfc(z / 2**0.5)
