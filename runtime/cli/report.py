@@ -1,0 +1,98 @@
+"""How figures are shown: formulas, tables, JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from runtime.llm import Stats
+
+FORMULAS = {
+    "tokens_per_second": "generated tokens / seconds of decoding, reading the prompt left out",
+    "acceptance_length": "tokens emitted / rounds, each round's bonus token included",
+    "hit_rate": "rounds whose outcome had been prepared / rounds (ssd only)",
+}
+SPEEDUP_FORMULA = "tokens/s / tokens/s of plain decoding (ar)"
+
+
+def stats_record(stats: Stats) -> dict[str, object]:
+    """What ``--json`` says about one answer."""
+    return {
+        "num_tokens": stats.num_tokens,
+        "num_rounds": stats.num_rounds,
+        "num_emitted": stats.num_emitted,
+        "num_hits": stats.num_hits,
+        "tokens_per_second": stats.tokens_per_second,
+        "acceptance_length": stats.acceptance_length,
+        "hit_rate": stats.hit_rate,
+        "histogram": stats.histogram,
+        "prompt_s": stats.prompt_s,
+        "decode_s": stats.decode_s,
+        "verify_s": stats.verify_s,
+        "draft_s": stats.draft_s,
+    }
+
+
+def to_json(value: object) -> str:
+    """One line of JSON text; NaN and infinity, which JSON does not have, become null."""
+    return json.dumps(_finite(value), ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, figures: bool = True) -> str:
+    """Columns after the first are right aligned for ``figures``; ruled on a terminal."""
+    if sys.stdout.isatty():
+        try:
+            return _ruled(headers, rows, figures)
+        except ImportError:
+            pass
+    return _aligned([headers, *rows], figures)
+
+
+def percent(share: float | None) -> str:
+    return "-" if share is None or not math.isfinite(share) else f"{share:.0%}"
+
+
+def number(value: float | None, digits: int) -> str:
+    return "-" if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value
+
+
+def _aligned(lines: Sequence[Sequence[str]], figures: bool) -> str:
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    text = ""
+    for line in lines:
+        cells = [
+            cell.rjust(width) if figures and i else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        text += "  ".join(cells).rstrip() + "\n"
+    return text
+
+
+def _ruled(headers: Sequence[str], rows: Sequence[Sequence[str]], figures: bool) -> str:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table()
+    for i, header in enumerate(headers):
+        grid.add_column(Text(header), justify="right" if figures and i else "left")
+    for row in rows:
+        grid.add_row(*map(Text, row))
+    paper = io.StringIO()
+    Console(file=paper, force_terminal=True, width=Console().width).print(grid)
+    return paper.getvalue()

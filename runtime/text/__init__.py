@@ -1,0 +1,7 @@
+"""Text on both sides of the engines: tokenizer, chat template, incremental detokeniser."""
+
+from runtime.text.chat import ChatTemplate
+from runtime.text.detok import Detokenizer
+from runtime.text.tokenizer import Tokenizer
+
+__all__ = ["ChatTemplate", "Detokenizer", "Tokenizer"]

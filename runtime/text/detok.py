@@ -1,0 +1,114 @@
+"""Ids to text while they arrive: only text that no later id can change is given out."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Protocol
+
+from runtime.text.tokenizer import Tokenizer
+
+REPLACEMENT = "\ufffd"
+MAX_HELD = 16
+"""Tokens held back for a trailing U+FFFD: an unfinished character has at most 3 bytes."""
+
+
+class Detokenizer:
+    """Incremental ``Tokenizer.decode`` for one sequence.
+
+    The pieces that ``feed`` and the final ``flush`` return, joined, equal ``decode`` of all ids.
+    A character whose bytes are spread over several tokens is held back until it is complete, so
+    no piece ends in half a character, nor in a U+FFFD that the next token would turn into one.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._pieces: _Pieces = (
+            _BytePieces(tokenizer) if tokenizer.is_byte_level else _WindowPieces(tokenizer)
+        )
+        self._special_ids = tokenizer.special_ids
+
+    def feed(self, ids: Iterable[int]) -> str:
+        """Text that became certain with ``ids`` (often one token's, sometimes empty)."""
+        return "".join(self._pieces.push(i) for i in ids if i not in self._special_ids)
+
+    def flush(self) -> str:
+        """What is still held back (U+FFFD for a character cut off at the end). Ends the text."""
+        return self._pieces.flush()
+
+
+class _Pieces(Protocol):
+    def push(self, token_id: int) -> str: ...
+    def flush(self) -> str: ...
+
+
+class _BytePieces:
+    """Byte-level vocabularies: a token is bytes, the text their UTF-8. Constant work a token."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def push(self, token_id: int) -> str:
+        return self._utf8.decode(_bytes_of(self._tokenizer.token_of(token_id)))
+
+    def flush(self) -> str:
+        return self._utf8.decode(b"", final=True)
+
+
+class _WindowPieces:
+    """Any other decoder: decode the unsettled ids behind the last settled ones, and compare.
+
+    The settled ids give the decoder its left context (a word-start mark is a space everywhere but
+    at the very start). A run of byte tokens (``<0xE4>``) is one unit to such decoders, which turn
+    all of it into U+FFFD when any part is invalid: it is settled by the token that ends it.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._settled: list[int] = []
+        self._pending: list[int] = []
+
+    def push(self, token_id: int) -> str:
+        token = self._tokenizer.token_of(token_id)
+        if token is None:
+            return ""
+        self._pending.append(token_id)
+        if _is_byte_token(token):
+            return ""
+        if len(self._pending) <= MAX_HELD and self._new_text().endswith(REPLACEMENT):
+            return ""
+        return self.flush()
+
+    def flush(self) -> str:
+        text = self._new_text()
+        self._settled, self._pending = self._pending, []
+        return text
+
+    def _new_text(self) -> str:
+        before = self._tokenizer.decode(self._settled)
+        return self._tokenizer.decode(self._settled + self._pending)[len(before) :]
+
+
+def _is_byte_token(token: str) -> bool:
+    return len(token) == 6 and token.startswith("<0x") and token.endswith(">")
+
+
+def _bytes_of(token: str | None) -> bytes:
+    """Bytes of a token of a byte-level vocabulary; added tokens outside its alphabet are text."""
+    if token is None:
+        return b""
+    alphabet = _byte_alphabet()
+    try:
+        return bytes([alphabet[character] for character in token])
+    except KeyError:
+        return token.encode("utf-8")
+
+
+@lru_cache(maxsize=1)
+def _byte_alphabet() -> dict[str, int]:
+    """GPT-2's spelling of bytes: printable ones as themselves, the others from U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = sorted(set(range(0x100)) - set(printable))
+    alphabet = {chr(byte): byte for byte in printable}
+    return alphabet | {chr(0x100 + i): byte for i, byte in enumerate(hidden)}

@@ -1,0 +1,86 @@
+"""The tokenizer of a bundle: text to ids and back, as the checkpoint's authors defined it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from engines.errors import BundleCorruptError, MissingDependencyError, UsageError
+
+if TYPE_CHECKING:
+    import tokenizers
+
+
+class Tokenizer:
+    """Wraps the ``tokenizers`` library over the bytes of a ``tokenizer.json``.
+
+    Text that spells a special token (``<|im_start|>``) becomes that token: chat templates rely on
+    it. Nothing is padded or truncated.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        """Raises MissingDependencyError, or BundleCorruptError for bytes that are no tokenizer."""
+        self._inner = _load(data)
+        vocabulary = self._inner.get_vocab(with_added_tokens=True)
+        added = self._inner.get_added_tokens_decoder()
+        self.vocab_size = max(vocabulary.values(), default=-1) + 1
+        """One more than the largest id: every id of this tokenizer is below it."""
+        self.special_ids = frozenset(i for i, token in added.items() if token.special)
+        """Ids that never appear in decoded text."""
+        self.is_byte_level = _is_byte_level(self._inner.decoder)
+        """Whether a token stands for the same bytes wherever it occurs (GPT-2's alphabet)."""
+
+    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
+        """Ids of ``text``. Raises UsageError for text that is not valid Unicode.
+
+        ``add_special_tokens`` puts around it what the tokenizer's authors ask for (Llama 3: a
+        begin-of-text token); a rendered chat template has that in its text already.
+        """
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise UsageError(
+                f"the prompt is not valid UTF-8 (at character {error.start}); encode it as UTF-8"
+            ) from None
+        return self._inner.encode(text, add_special_tokens=add_special_tokens).ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of ``ids``, special and unknown ones left out; invalid UTF-8 becomes U+FFFD."""
+        return self._inner.decode(list(ids), skip_special_tokens=True)
+
+    def id_of(self, token: str) -> int | None:
+        """The id of one token by its exact name (``<|im_end|>``), None when there is none."""
+        return self._inner.token_to_id(token)
+
+    def token_of(self, token_id: int) -> str | None:
+        """The name of a token as the vocabulary spells it, None for an id it does not have."""
+        return self._inner.id_to_token(token_id)
+
+
+def _load(data: bytes) -> tokenizers.Tokenizer:
+    try:
+        import tokenizers
+    except ImportError:
+        raise MissingDependencyError("tokenizers", "cpu", "reading a bundle's tokenizer") from None
+    try:
+        inner = tokenizers.Tokenizer.from_buffer(data)
+    except ValueError as error:
+        raise BundleCorruptError(
+            f"tokenizer.json cannot be read ({' '.join(str(error).split())}); rebuild the bundle"
+        ) from None
+    # A tokenizer.json may carry the truncation its checkpoint was trained with, which would
+    # shorten a long prompt without a word.
+    inner.no_truncation()
+    inner.no_padding()
+    return inner
+
+
+def _is_byte_level(decoder: tokenizers.decoders.Decoder | None) -> bool:
+    if decoder is None:
+        return False
+    # The library shows what a decoder is made of only in its pickled state, which is JSON.
+    match json.loads(decoder.__getstate__()):
+        case {"type": "ByteLevel"} | {"type": "Sequence", "decoders": [{"type": "ByteLevel"}]}:
+            return True
+    return False

@@ -1,0 +1,221 @@
+"""``generate``: what it prints where, and how every bad input ends."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runtime.cli.entry import main
+from tests.runtime.cli.fake_llm import FakeBundle
+
+GENERATE = ["generate", "--bundle", "b"]
+
+
+def failure(capsys: pytest.CaptureFixture[str], code: int) -> str:
+    """The one line of a run that must have failed."""
+    out, err = capsys.readouterr()
+    assert code == 2
+    assert out.strip() == ""
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    return err
+
+
+def give_stdin(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data), encoding="ascii"))
+
+
+def test_text_goes_to_stdout_and_the_summary_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    bundle = FakeBundle()
+    assert main([*GENERATE, "--mode", "ssd", "--prompt", "hi"], bundle.open) == 0
+    out, err = capsys.readouterr()
+    assert out == "Hello, world\n"
+    assert err == (
+        "ssd: 12 tokens, ended by the model; 40.0 tokens/s; acceptance length 4.00; "
+        "cache hit rate 75%\n"
+    )
+    assert bundle.events == ["open ssd", "close ssd"]
+
+
+def test_every_piece_is_flushed_when_it_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Block buffering makes a live stream arrive in one lump at the end."""
+
+    class Screen(io.StringIO):
+        shown = ""
+
+        def flush(self) -> None:
+            self.shown = self.getvalue()
+
+    screen = Screen()
+    monkeypatch.setattr("sys.stdout", screen)
+    seen = []
+    bundle = FakeBundle(answer="abc")
+
+    def open_watched(*args: Any, **options: Any) -> Any:
+        llm = bundle.open(*args, **options)
+        inner = llm.generate
+
+        def generate(*args: Any, on_text: Callable[[str], None], **options: Any) -> Any:
+            def watched(piece: str) -> None:
+                on_text(piece)
+                seen.append(screen.shown)
+
+            return inner(*args, on_text=watched, **options)
+
+        llm.generate = generate
+        return llm
+
+    assert main([*GENERATE, "--prompt", "hi"], open_watched) == 0
+    assert seen == ["a", "ab", "abc"]
+
+
+def test_options_reach_the_model(capsys: pytest.CaptureFixture[str]) -> None:
+    bundle = FakeBundle()
+    options = "--verify ratio --num-draft 3 --branches 5 --max-tokens 7 --temperature 0.5"
+    options += " --top-k 9 --top-p 0.25 --seed 18446744073709551615 --chat --quiet --mode sd"
+    assert main([*GENERATE, "--prompt", "hi", *options.split()], bundle.open) == 0
+    assert bundle.options == [(Path("b"), "sd", "ratio", 3, 5)]
+    [(prompt, params, max_tokens)] = bundle.requests
+    assert (prompt, max_tokens) == ("<hi>", 7)
+    assert (params.temperature, params.top_k, params.top_p) == (0.5, 9, 0.25)
+    assert params.seed == 2**64 - 1
+    assert capsys.readouterr() == ("Hello, \n", "")
+
+
+def test_json_is_one_object_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+    bundle = FakeBundle(note="one core only: ssd runs as sd", ran={"ssd": "sd"})
+    assert main([*GENERATE, "--mode", "ssd", "--prompt", "hi", "--json"], bundle.open) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["text"] == "Hello, world"
+    assert record["token_ids"] == [ord(character) for character in "Hello, world"]
+    assert record["finish_reason"] == "stop"
+    assert (record["mode"], record["note"]) == ("sd", "one core only: ssd runs as sd")
+    assert record["prompt_tokens"] == 2
+    assert record["acceptance_length"] == 2.0
+    assert record["hit_rate"] is None
+    assert math.isclose(record["tokens_per_second"], 20.0)
+    assert set(record["formulas"]) >= {"acceptance_length", "hit_rate", "tokens_per_second"}
+
+
+def test_a_fallback_is_said_aloud(capsys: pytest.CaptureFixture[str]) -> None:
+    """Speculation that is silently off is the fault users of other systems report most."""
+    bundle = FakeBundle(note="one core only", ran={"ssd": "sd"})
+    assert main([*GENERATE, "--mode", "ssd", "--prompt", "hi"], bundle.open) == 0
+    err = capsys.readouterr().err
+    assert "note: one core only\n" in err
+    assert "\nsd: " in err
+
+
+@pytest.mark.parametrize("ending", ["", "\n", "\r\n"])
+def test_stdin_is_read_as_bytes_without_the_last_newline(
+    monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    """The locale must not decide how a prompt is read (here it says ASCII)."""
+    give_stdin(monkeypatch, f"naïve\n😀{ending}".encode())
+    bundle = FakeBundle()
+    assert main([*GENERATE, "--prompt", "-", "--quiet"], bundle.open) == 0
+    assert bundle.requests[0][0] == "naïve\n😀"
+
+
+@pytest.mark.parametrize("data", [b"", b"\n", b" \n\t", b"ok\xff", b"\xed\xa0\x80"])
+def test_a_bad_prompt_on_stdin_is_refused(
+    data: bytes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    give_stdin(monkeypatch, data)
+    bundle = FakeBundle()
+    message = failure(capsys, main([*GENERATE, "--prompt", "-"], bundle.open))
+    assert ("empty" if not data.strip() else "UTF-8") in message
+    assert bundle.events == [], "no model was loaded for it"
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ("--max-tokens 0", "--max-tokens"),
+        ("--max-tokens -3", "--max-tokens"),
+        ("--max-tokens 1.5", "--max-tokens"),
+        ("--temperature -0.1", "temperature"),
+        ("--temperature nan", "temperature"),
+        ("--temperature inf", "temperature"),
+        ("--temperature warm", "--temperature"),
+        ("--top-p 0", "top_p"),
+        ("--top-p 1.01", "top_p"),
+        ("--top-p nan", "top_p"),
+        ("--top-k -1", "top_k"),
+        ("--seed -1", "seed"),
+        ("--seed 18446744073709551616", "seed"),
+        ("--seed x", "--seed"),
+        ("--mode fast", "--mode"),
+        ("--verify maybe", "--verify"),
+        ("--num-draft 0", "--num-draft"),
+        ("--branches 0", "--branches"),
+        ("--max-tok 3", "--max-tok"),
+        ("--prompt=", "empty"),
+        ("--prompt \udcff", "UTF-8"),
+    ],
+)
+def test_a_bad_value_is_one_line_and_exit_code_2(
+    options: str, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle = FakeBundle()
+    code = main([*GENERATE, "--prompt", "hi", *options.split(" ")], bundle.open)
+    assert reason in failure(capsys, code)
+    assert bundle.events == [], "no model was loaded for it"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ([], "COMMAND"),
+        (["chatter"], "chatter"),
+        (["generate"], "--bundle"),
+        (GENERATE, "--prompt"),
+        ([*GENERATE, "--prompt", "a", "b\nc"], "unrecognized"),
+    ],
+)
+def test_a_bad_command_line_is_one_line(
+    arguments: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert reason in failure(capsys, main(arguments, FakeBundle().open))
+
+
+def test_trouble_with_a_file_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is the user's to mend wherever it shows, so no traceback."""
+
+    def forbidden(*_args: Any, **_options: Any) -> Any:
+        raise PermissionError(13, "Permission denied", "b/bundle.json")
+
+    message = failure(capsys, main([*GENERATE, "--prompt", "hi"], forbidden))
+    assert "Permission denied: 'b/bundle.json'" in message
+
+
+def test_chat_without_a_template_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    bundle = FakeBundle(has_chat_template=False)
+    code = main([*GENERATE, "--prompt", "hi", "--chat"], bundle.open)
+    assert "--chat needs a chat template" in failure(capsys, code)
+    assert bundle.events == ["open auto", "close auto"], "it was closed again"
+
+
+def test_a_prompt_that_does_not_fit_is_refused_with_the_figures(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A prompt of exactly max_len leaves no room for a single token of an answer."""
+    bundle = FakeBundle(max_len=5)
+    message = failure(capsys, main([*GENERATE, "--prompt", "12345"], bundle.open))
+    assert "5 tokens" in message
+    assert "holds 5" in message
+    assert main([*GENERATE, "--prompt", "1234"], bundle.open) == 0
+
+
+def test_help_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ([], ["generate"], ["compare"], ["doctor"]):
+        assert main([*command, "--help"]) == 0
+        out, err = capsys.readouterr()
+        assert "examples:" in out
+        assert err == ""

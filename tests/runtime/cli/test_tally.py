@@ -1,0 +1,60 @@
+"""The arithmetic of a comparison, by hand-made figures."""
+
+from __future__ import annotations
+
+import math
+
+from runtime.cli.tally import ModeRun, first_divergence
+from runtime.llm import Completion, Stats
+from tests.runtime.cli.fake_llm import stats
+
+
+def run(*answers: tuple[tuple[int, ...], Stats]) -> ModeRun:
+    completions = tuple(
+        Completion("", ids, "length", "ssd", None, 1, figures) for ids, figures in answers
+    )
+    return ModeRun("ssd", "ssd", None, completions)
+
+
+def test_speed_is_over_all_prompts_and_the_median_is_over_prompts() -> None:
+    """A mean of per-prompt speeds lets a short easy answer outweigh a long one."""
+    short = stats(num_tokens=10, decode_s=0.1)
+    long = stats(num_tokens=90, decode_s=9.9)
+    both = run(((), short), ((), long), ((), long))
+    assert math.isclose(both.tokens_per_second, 190 / 19.9)
+    assert math.isclose(both.median_tokens_per_second, 90 / 9.9)
+
+
+def test_rates_count_rounds_not_prompts() -> None:
+    few = stats(num_rounds=1, num_emitted=4, num_hits=1)
+    many = stats(num_rounds=9, num_emitted=9, num_hits=0)
+    both = run(((), few), ((), many))
+    assert both.acceptance_length == 1.3
+    assert both.hit_rate == 0.1
+
+
+def test_modes_that_prepare_nothing_have_no_hit_rate() -> None:
+    """0 % would say that every lookup missed."""
+    assert run(((), stats(num_hits=None))).hit_rate is None
+
+
+def test_nothing_verified_and_no_time_are_no_division_by_zero() -> None:
+    empty = run(((), stats(num_tokens=0, num_rounds=0, num_emitted=0, num_hits=0, decode_s=0.0)))
+    assert empty.tokens_per_second == 0
+    assert empty.acceptance_length is None
+    assert empty.hit_rate is None
+
+
+def test_the_first_divergence_is_the_first_of_the_first_prompt() -> None:
+    any_ = stats()
+    plain = run(((1, 2), any_), ((3, 4, 5), any_), ((6,), any_))
+    same = run(((1, 2), any_), ((3, 4, 5), any_), ((6,), any_))
+    other = run(((1, 2), any_), ((3, 9, 9), any_), ((7,), any_))
+    longer = run(((1, 2, 8), any_), ((3, 4, 5), any_), ((6,), any_))
+    assert first_divergence(same, plain) is None
+    found = first_divergence(other, plain)
+    assert found is not None
+    assert (found.prompt, found.index, found.expected, found.found) == (1, 1, 4, 9)
+    found = first_divergence(longer, plain)
+    assert found is not None
+    assert (found.prompt, found.index, found.expected, found.found) == (0, 2, None, 8)

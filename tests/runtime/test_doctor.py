@@ -1,0 +1,169 @@
+"""The check-up reads any machine: full, bare or broken, and never ends in a traceback."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import re
+import tomllib
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+from runtime import doctor
+
+ROOT = Path(__file__).parents[2]
+CPUINFO = """\
+processor\t: 0
+model name\t: AMD EPYC 9654
+flags\t\t: fpu avx2 fma avx512f avx512_vnni
+
+processor\t: 1
+model name\t: AMD EPYC 9654
+"""
+
+
+def write(root: Path, path: str, text: str) -> None:
+    file = root / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+
+
+def no_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+
+
+def packages_of(
+    monkeypatch: pytest.MonkeyPatch, versions: dict[str, str], missing_module: str = ""
+) -> dict[str, doctor.Package]:
+    def version(name: str) -> str:
+        try:
+            return versions[name]
+        except KeyError:
+            raise importlib.metadata.PackageNotFoundError(name) from None
+
+    def find_spec(name: str) -> object | None:
+        return None if name == missing_module else object()
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    monkeypatch.setattr(importlib.util, "find_spec", find_spec)
+    return {package.name: package for package in doctor.examine().packages}
+
+
+def test_a_machine_without_any_of_the_files_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    no_packages(monkeypatch)
+    checkup = doctor.examine(tmp_path)
+    assert checkup.machine.cpu
+    assert checkup.memory == doctor.Memory(None, None, None)
+    assert checkup.nvidia == doctor.Nvidia(None, (), "needs two GPUs, 0 usable here")
+    assert not any(backend.can_build or backend.can_run for backend in checkup.backends)
+    assert "pip install 'ssd-trt[export]'" in checkup.backends[0].install
+    assert "pip install 'ssd-trt[cpu]'" in checkup.backends[0].install
+
+
+def test_cpu_memory_and_quota_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "available_cores", lambda: (0, 1, 2))
+    write(tmp_path, "proc/cpuinfo", CPUINFO)
+    write(tmp_path, "proc/meminfo", "MemTotal:   4096 kB\nMemFree: 1 kB\nMemAvailable: 2048 kB\n")
+    write(tmp_path, "proc/self/cgroup", "0::/\n")
+    write(tmp_path, "sys/fs/cgroup/cpu.max", "150000 100000\n")
+    write(tmp_path, "sys/fs/cgroup/memory.max", "1048576\n")
+    checkup = doctor.examine(tmp_path)
+    assert checkup.machine == doctor.Machine("AMD EPYC 9654", 3, 1.5)
+    assert str(checkup.machine) == "AMD EPYC 9654, 3 cores, time for 1.5"
+    assert checkup.flags.present == ("avx2", "fma", "avx512f", "avx512_vnni")
+    assert checkup.flags.absent == ("avx_vnni", "avx512_bf16", "amx_int8")
+    assert checkup.memory == doctor.Memory(4096 * 1024, 2048 * 1024, 1048576)
+    assert any("1.5 cores' worth" in line for line in checkup.advice)
+
+
+@pytest.mark.parametrize("limit", ["max\n", "9223372036854771712\n"])
+def test_an_unlimited_container_has_no_memory_limit(tmp_path: Path, limit: str) -> None:
+    write(tmp_path, "proc/meminfo", "MemTotal: 4096 kB\n")
+    write(tmp_path, "sys/fs/cgroup/memory.max", limit)
+    assert doctor.examine(tmp_path).memory.limit is None
+
+
+def test_an_arm_processor_is_judged_by_its_own_flags(tmp_path: Path) -> None:
+    write(tmp_path, "proc/cpuinfo", "processor\t: 0\nFeatures\t: fp asimd asimddp\n")
+    flags = doctor.examine(tmp_path).flags
+    assert flags.present == ("asimd", "asimddp")
+    assert flags.absent == ("i8mm", "sve", "bf16")
+
+
+def test_one_core_is_told_that_ssd_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "available_cores", lambda: (0,))
+    assert any("falls back to sd" in line for line in doctor.examine().advice)
+
+
+def test_a_gpu_counts_only_with_its_device_node(tmp_path: Path) -> None:
+    """In a container the driver's files show the host's GPUs, whether or not they are handed in."""
+    write(
+        tmp_path,
+        "proc/driver/nvidia/version",
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build\n",
+    )
+    for minor in (0, 1):
+        write(
+            tmp_path,
+            f"proc/driver/nvidia/gpus/0000:0{minor}:00.0/information",
+            f"Model: \t NVIDIA H200\nBus Location: \t 0000:0{minor}:00.0\nDevice Minor: {minor}\n",
+        )
+    write(tmp_path, "dev/nvidia1", "")
+    nvidia = doctor.examine(tmp_path).nvidia
+    assert nvidia.driver == "580.95.05"
+    assert nvidia.gpus == (
+        doctor.Gpu("NVIDIA H200", "0000:00:00.0", None),
+        doctor.Gpu("NVIDIA H200", "0000:01:00.0", "/dev/nvidia1"),
+    )
+    assert nvidia.peer_access == "needs two GPUs, 1 usable here"
+    write(tmp_path, "dev/nvidia0", "")
+    assert doctor.examine(tmp_path).nvidia.peer_access.startswith("not tested")
+
+
+def test_packages_are_found_old_missing_or_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = {
+        "numpy": "2.4.6",
+        "onnxruntime-gpu": "1.32.0",
+        "tokenizers": "0.3.9",
+        "onnx-ir": "1.1.0rc1",
+        "rich": "15.0.0",
+    }
+    packages = packages_of(monkeypatch, versions, missing_module="onnx_ir")
+    assert packages["numpy"].problem is None
+    assert packages["onnxruntime"] == doctor.Package("onnxruntime", "1.32.0", "cpu", None)
+    assert packages["tokenizers"].problem == "0.3.9 is older than 0.22"
+    assert packages["onnx-ir"].problem == "damaged: its files are missing"
+    assert packages["gguf"].problem == "not installed"
+
+
+def test_building_and_running_are_judged_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An inference machine has no exporter: it must not be told that it cannot run."""
+    packages_of(monkeypatch, {"onnxruntime": "1.32.0", "tokenizers": "0.23.3"})
+    [backend, *others] = doctor.examine().backends
+    assert (backend.can_build, backend.can_run) == (False, True)
+    assert backend.install == ("pip install 'ssd-trt[export]'",)
+    assert "onnx: not installed" in backend.why_not
+    for other in others:
+        assert other.why_not == ("not in this version of ssd-trt",)
+
+
+def test_the_oldest_releases_are_those_of_pyproject() -> None:
+    """Two lists of the same bounds drift apart unless something compares them."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared: dict[str, str] = {}
+    extras = project["optional-dependencies"].values()
+    for wanted in chain(project["dependencies"], *extras):
+        match = re.fullmatch(r"([\w-]+)(?:>=|==)([\d.]+)", wanted)
+        if match:
+            declared[match[1]] = match[2]
+    for requirement in doctor.REQUIREMENTS:
+        if requirement.least is not None:
+            bound = [int(part) for part in declared[requirement.name].split(".")] + [0]
+            assert list(requirement.least) == bound[:2], requirement.name

@@ -1,0 +1,287 @@
+"""The folders are the architecture: who may import whom, and what every module may rely on.
+
+A module imports lower floors only. Vendor packages stay behind the modules named here. Every
+other third-party package is imported inside functions, so that all modules import with numpy
+alone. Each rule is also run on a small tree that breaks it.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = {"engines": 0, "plugins": 1, "runtime": 2, "export": 3}
+RUNTIME_FLOORS = {
+    "device": 0,
+    "kv": 1,
+    "backends": 2,
+    "sampling": 2,
+    "spec": 3,
+    "workers": 4,
+    "round": 5,
+    "request": 5,
+    "decode": 5,
+    "scheduler": 5,
+    "config": 5,
+    "memo": 5,
+    "placement": 5,
+    "loader": 6,
+    "calibrate": 6,
+    "llm": 6,
+    "engine": 6,
+    "text": 6,
+    "serve": 7,
+    "embed": 7,
+    "bench": 7,
+    "doctor": 7,
+    "cli": 7,
+    "__main__": 7,
+}
+SAME_FLOOR = {5, 6, 7}
+"""Floors of runtime whose files work together; below them, each folder stands alone."""
+VENDORS = {"onnxruntime", "torch", "tensorrt", "tensorrt_rtx", "cuda", "polygraphy", "transformers"}
+MAY_IMPORT_VENDORS = (
+    "export/*",
+    "plugins/*/tensorrt.py",
+    "runtime/backends/*.py",
+    "runtime/device/cuda.py",
+    "runtime/kernels/compile.py",
+)
+OFFLINE_API = ("runtime.llm", "runtime.text")
+"""All that export may use of runtime, and only inside functions (verify, distill)."""
+GRAPH_BUILDERS = "export/graph/*.py"
+"""They are made of onnx and onnx_ir through and through; the commands import them late."""
+
+
+@dataclass(frozen=True)
+class Import:
+    """``module`` as written in full; ``is_lazy``: inside a function, or for type checking only."""
+
+    file: str
+    line: int
+    module: str
+    is_lazy: bool
+
+    @property
+    def top(self) -> str:
+        return self.module.partition(".")[0]
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} imports {self.module}"
+
+
+def sources(root: Path) -> list[Path]:
+    return [file for name in PACKAGES for file in sorted((root / name).rglob("*.py"))]
+
+
+def imports_of(root: Path, file: Path) -> Iterator[Import]:
+    where = file.relative_to(root)
+    package = where.parts[:-1]
+
+    def visit(node: ast.AST, is_lazy: bool) -> Iterator[Import]:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(str(where), node.lineno, alias.name, is_lazy)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            for alias in node.names:
+                is_module = module.partition(".")[0] in PACKAGES and _exists(root, module, alias)
+                name = f"{module}.{alias.name}" if is_module else module
+                yield Import(str(where), node.lineno, name, is_lazy)
+        inner = is_lazy or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        inner = inner or (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test))
+        for child in ast.iter_child_nodes(node):
+            yield from visit(child, inner)
+
+    yield from visit(ast.parse(file.read_text(encoding="utf-8")), False)
+
+
+def _exists(root: Path, module: str, alias: ast.alias) -> bool:
+    path = root.joinpath(*module.split("."), alias.name)
+    return path.with_suffix(".py").exists() or path.is_dir()
+
+
+def runtime_part(module: str) -> str:
+    """``kv`` of ``runtime.kv.slots``; empty for ``runtime`` itself."""
+    return f"{module}.".split(".")[1]
+
+
+def violations(root: Path) -> list[str]:
+    found = []
+    for file in sources(root):
+        where = file.relative_to(root)
+        part = _part_of(where)
+        if part and part not in RUNTIME_FLOORS:
+            found.append(f"{where}: has no floor in RUNTIME_FLOORS")
+            continue
+        for each in imports_of(root, file):
+            reason = judge(each)
+            if reason is not None:
+                found.append(f"{each}: {reason}")
+    return list(dict.fromkeys(found))
+
+
+def judge(each: Import) -> str | None:
+    """Why an import breaks a rule, or None."""
+    if each.top in VENDORS:
+        if not any(fnmatch(each.file, pattern) for pattern in MAY_IMPORT_VENDORS):
+            return "a vendor package outside its modules"
+    elif each.top in PACKAGES:
+        return _judge_floor(each)
+    allowed = {*sys.stdlib_module_names, *PACKAGES, "numpy"}
+    if fnmatch(each.file, GRAPH_BUILDERS):
+        allowed |= {"onnx", "onnx_ir"}
+    if each.top not in allowed and not each.is_lazy:
+        return "a third-party package at module level; import it inside the function"
+    return None
+
+
+def _judge_floor(each: Import) -> str | None:
+    home = each.file.partition("/")[0]
+    if PACKAGES[each.top] > PACKAGES[home]:
+        return f"{each.top} stands above {home}"
+    if home == "export" and each.top == "runtime":
+        is_offline = each.is_lazy and each.module.startswith(OFFLINE_API)
+        return None if is_offline else "export may use the offline API only, inside functions"
+    if home == "runtime" and each.top == "runtime":
+        here, there = _part_of(Path(each.file)), runtime_part(each.module)
+        if there and here != there:
+            theirs, ours = RUNTIME_FLOORS.get(there, 9), RUNTIME_FLOORS[here]
+            if theirs > ours or (theirs == ours and ours not in SAME_FLOOR):
+                return f"runtime/{there} (R{theirs}) is not below runtime/{here} (R{ours})"
+    return None
+
+
+def _part_of(file: Path) -> str:
+    """The part of runtime a file belongs to; empty elsewhere and for runtime's own __init__."""
+    if file.parts[0] != "runtime" or file.parts[1:] == ("__init__.py",):
+        return ""
+    return file.parts[1].removesuffix(".py")
+
+
+def test_every_import_keeps_to_its_floor() -> None:
+    assert sources(ROOT), "found nothing to check"
+    assert violations(ROOT) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "code", "reason"),
+    [
+        ("engines/a.py", "import plugins.verify", "plugins stands above engines"),
+        ("runtime/cli/a.py", "def f():\n    from export import build", "export stands above"),
+        ("runtime/kv/a.py", "from runtime.spec import cache", "runtime/spec (R3) is not below"),
+        ("runtime/kv/a.py", "from runtime import llm", "runtime/llm (R6) is not below"),
+        ("runtime/kv/a.py", "from .. import llm", "runtime/llm (R6) is not below"),
+        ("runtime/sampling/a.py", "from ..backends import toy", "runtime/backends (R2) is not"),
+        ("runtime/spec/a.py", "if TYPE_CHECKING:\n    import runtime.workers", "is not below"),
+        ("runtime/novel/a.py", "import os", "has no floor"),
+        ("runtime/sampling/a.py", "def f():\n    import torch", "a vendor package"),
+        ("runtime/doctor.py", "import cuda.bindings.driver", "a vendor package"),
+        ("plugins/verify/onnx.py", "def f():\n    import tensorrt", "a vendor package"),
+        ("runtime/text/a.py", "import jinja2", "at module level"),
+        ("export/a.py", "import onnx_ir", "at module level"),
+        ("export/graph/a.py", "import gguf", "at module level"),
+        ("export/a.py", "import runtime.llm", "export may use the offline API only"),
+        ("export/a.py", "def f():\n    from runtime.kv import slots", "export may use"),
+    ],
+)
+def test_a_broken_rule_is_found(path: str, code: str, reason: str, tmp_path: Path) -> None:
+    _tree(tmp_path, path, code)
+    [found] = violations(tmp_path)
+    assert reason in found
+
+
+@pytest.mark.parametrize(
+    ("path", "code"),
+    [
+        ("runtime/round.py", "from runtime.scheduler import x\nfrom runtime.kv.slots import y"),
+        ("runtime/kv/a.py", "from runtime.kv import b\nfrom .b import c\nimport numpy as np"),
+        ("runtime/text/a.py", "def f():\n    import jinja2"),
+        ("runtime/text/a.py", "if TYPE_CHECKING:\n    import tokenizers"),
+        ("runtime/backends/a.py", "def f():\n    import onnxruntime"),
+        ("plugins/verify/tensorrt.py", "def f():\n    import tensorrt"),
+        ("export/a.py", "def f():\n    from runtime.llm import LLM"),
+        ("export/a.py", "def f():\n    from runtime.text import Tokenizer"),
+        ("export/graph/a.py", "import onnx_ir as ir"),
+    ],
+)
+def test_a_kept_rule_is_not_reported(path: str, code: str, tmp_path: Path) -> None:
+    _tree(tmp_path, path, code)
+    assert violations(tmp_path) == []
+
+
+def _tree(root: Path, path: str, code: str) -> None:
+    """A source tree with one file of interest, and the modules that the examples import."""
+    for name in ("runtime/llm.py", "runtime/spec/cache.py", "runtime/backends/toy.py", path):
+        file = root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(code if name == path else "")
+
+
+IMPORT_ALL = """
+import importlib, sys
+
+class Block:
+    allowed = {*sys.stdlib_module_names, "numpy", "engines", "plugins", "runtime", "export"}
+
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] not in self.allowed:
+            raise ImportError(f"{name} is blocked")
+
+sys.meta_path.insert(0, Block())
+for name in sys.argv[1:]:
+    try:
+        importlib.import_module(name)
+    except Exception as error:
+        print(f"{name}: {type(error).__name__}: {error}")
+    if name.startswith("runtime") and "export" in sys.modules:
+        print(f"{name} pulls in export")
+        break
+"""
+
+
+def import_all(root: Path, names: list[str]) -> list[str]:
+    """Import modules where only numpy is installed; what went wrong, a line each."""
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORT_ALL, *names],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    return done.stdout.splitlines()
+
+
+def test_every_module_imports_with_numpy_alone() -> None:
+    """``doctor`` and the fake backends must work where nothing else is installed."""
+    names = [
+        ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        for file in sources(ROOT)
+        if not fnmatch(str(file.relative_to(ROOT)), GRAPH_BUILDERS)
+    ]
+    names.sort(key=lambda name: PACKAGES[name.partition(".")[0]])
+    assert import_all(ROOT, names) == []
+
+
+def test_a_module_that_needs_more_is_named(tmp_path: Path) -> None:
+    (tmp_path / "runtime").mkdir()
+    (tmp_path / "runtime" / "good.py").write_text("import numpy, json")
+    (tmp_path / "runtime" / "bad.py").write_text("import jinja2")
+    (tmp_path / "runtime" / "worse.py").write_text("import export")
+    (tmp_path / "export").mkdir()
+    assert import_all(tmp_path, ["runtime.good", "runtime.bad", "runtime.worse"]) == [
+        "runtime.bad: ImportError: jinja2 is blocked",
+        "runtime.worse pulls in export",
+    ]
