@@ -132,7 +132,8 @@ class LLM:
             text = self._chat.render(
                 [{"role": "user", "content": text}], add_generation_prompt=True
             )
-        return self.tokenizer.encode(text)
+        # A chat template writes the begin-of-text token itself, where the model wants one.
+        return self.tokenizer.encode(text, add_special_tokens=not chat)
 
     def generate(
         self,

@@ -8,7 +8,6 @@ attention and a gated MLP; Qwen3 adds a norm on each query and key head.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -240,8 +239,3 @@ class DecoderGraph:
             return chosen
         ids = self.tape.weight("vocab_map", self.request.vocab_map.astype(np.int64))
         return self.tape.op("Gather", ids, chosen, name="chosen_target_id", axis=0)
-
-
-def builder_versions() -> dict[str, str]:
-    """The packages whose versions shape a graph, for the manifest and the build key."""
-    return {name: version(name) for name in ("onnx", "onnx-ir", "numpy")}
