@@ -11,7 +11,7 @@ from runtime.backends.api import CallShape, Session
 from runtime.backends.toy import ToySession
 from runtime.device.host import HostDevice
 from runtime.kv.layout import SlotLayout, branch_mask
-from runtime.workers.calls import feed_one
+from runtime.workers.calls import feed_one, fill_trunk
 from runtime.workers.prefill import prefill
 from runtime.workers.probe import probe_invariance
 from tests.helpers.tiny_bundle import open_session, tiny_bundle
@@ -66,7 +66,7 @@ def test_rows_are_equal_however_many_tokens_a_call_has(make, role):
     together = logits_after(session, tokens)
     layout = layout_of(session)
     for width in (1, 2, 3):
-        for start in range(0, WIDTH - width + 1):
+        for start in range(WIDTH - width + 1):
             at = len(tokens) - WIDTH + start
             step = feed_one(session, layout, 0, at, tokens[at : at + width])
             np.testing.assert_array_equal(step.logits[0], together[start : start + width])
@@ -99,8 +99,6 @@ def test_a_batch_of_slots_gives_each_row_what_it_gets_alone(make):
     alone = [logits_after(session, tokens, slot) for slot, tokens in enumerate(texts)]
     session.bind_rows(layout.rows_for(64))
     step = session.prepare(CallShape(0, 3, WIDTH, WIDTH))
-    from runtime.workers.calls import fill_trunk
-
     for slot, tokens in enumerate(texts):
         fill_trunk(step, slot, layout, len(tokens) - WIDTH, tokens[-WIDTH:])
         step.logit_rows[slot] = range(WIDTH)

@@ -65,9 +65,7 @@ class ToyPair:
         self.mailbox = Mailbox(device, max_batch, num_draft)
         shared = rule(verify)
         self.target_session = ToySession(TARGET, target, limits, device)
-        self.target = TargetWorker(
-            self.target_session, shared, self.mailbox, min_tokens=min_tokens
-        )
+        self.target = TargetWorker(self.target_session, shared, self.mailbox, min_tokens=min_tokens)
         near = target_side(device.create_stream("target"), self.target)
         far = None
         if mode != "ar":
