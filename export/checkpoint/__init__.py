@@ -1,0 +1,1 @@
+"""Source checkpoints: Hugging Face folders and GGUF files behind one interface (``api.py``)."""

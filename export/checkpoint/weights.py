@@ -1,0 +1,81 @@
+"""Which weights a model must have, and the checks every reader makes on them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from engines.errors import CheckpointError
+from export.checkpoint.spec import ModelSpec
+
+EMBEDDING = "model.embed_tokens.weight"
+HEAD = "lm_head.weight"
+
+Shape = tuple[int, ...]
+
+
+def weight_shapes(spec: ModelSpec) -> dict[str, Shape]:
+    """Every weight the model must have, by Hugging Face name, with its shape."""
+    hidden, inner, dim = spec.hidden_size, spec.intermediate_size, spec.head_dim
+    query, key = spec.num_heads * dim, spec.num_kv_heads * dim
+    layer: dict[str, Shape] = {
+        "input_layernorm": (hidden,),
+        "self_attn.q_proj": (query, hidden),
+        "self_attn.k_proj": (key, hidden),
+        "self_attn.v_proj": (key, hidden),
+        "self_attn.o_proj": (hidden, query),
+        "post_attention_layernorm": (hidden,),
+        "mlp.gate_proj": (inner, hidden),
+        "mlp.up_proj": (inner, hidden),
+        "mlp.down_proj": (hidden, inner),
+    }
+    if spec.qk_norm:
+        layer |= {"self_attn.q_norm": (dim,), "self_attn.k_norm": (dim,)}
+    shapes: dict[str, Shape] = {}
+    if not spec.embeddings_from_target:
+        shapes[EMBEDDING] = (spec.vocab_size, hidden)
+    for index in range(spec.num_layers):
+        for part, shape in layer.items():
+            shapes[f"model.layers.{index}.{part}.weight"] = shape
+    shapes["model.norm.weight"] = (hidden,)
+    if not spec.tied_embeddings:
+        rows = spec.vocab_size if spec.draft_vocab_size is None else spec.draft_vocab_size
+        shapes[HEAD] = (rows, hidden)
+    return shapes
+
+
+def check_shapes(spec: ModelSpec, found: Mapping[str, Shape], where: str) -> None:
+    """Raise CheckpointError for a weight that is missing or does not have the spec's shape."""
+    for name, shape in weight_shapes(spec).items():
+        if name not in found:
+            raise CheckpointError(f"{where}: the weight {name} {list(shape)} is missing")
+        if found[name] != shape:
+            raise CheckpointError(
+                f"{where}: {name} has shape {list(found[name])}, "
+                f"but the configuration asks for {list(shape)}"
+            )
+
+
+def finite(array: npt.NDArray[np.float32], name: str, where: str) -> npt.NDArray[np.float32]:
+    """The array itself. Raises CheckpointError naming the tensor if it holds NaN or infinity."""
+    # A sum is finite unless an element is not (or it overflows): no mask the size of the weights.
+    with np.errstate(all="ignore"):
+        suspicious = not np.isfinite(array.sum(dtype=np.float64))
+    if suspicious and not np.isfinite(array).all():
+        bad = int(np.size(array) - np.count_nonzero(np.isfinite(array)))
+        raise CheckpointError(f"{where}: {name} holds {bad} values that are NaN or infinite")
+    return array
+
+
+def digest(files: Iterable[Path]) -> str:
+    """SHA-256 over the names and bytes of files, in the order given. Reads them as a stream."""
+    total = hashlib.sha256()
+    for path in files:
+        with path.open("rb") as stream:
+            part = hashlib.file_digest(stream, "sha256").hexdigest()
+        total.update(f"{path.name}\0{part}\n".encode())
+    return total.hexdigest()
