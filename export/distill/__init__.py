@@ -1,0 +1,1 @@
+"""Drafts trained from what their target writes: ``python -m export distill`` (cli.py)."""

@@ -1,0 +1,144 @@
+"""A trained draft as a Hugging Face folder: config.json and model.safetensors.
+
+``lm_head.weight`` has the draft's own rows [V', C]; ``d2t`` int64 [V'] maps them to target ids
+(target id = draft id + d2t[draft id]). ``model.embed_tokens.weight`` is not stored: config.json
+says ``embeddings_from_target`` and the pair takes the target's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from engines.errors import BackendError, MissingDependencyError, UsageError
+from export.checkpoint.spec import ModelSpec
+from export.checkpoint.weights import EMBEDDING
+from export.distill.llama import Llama
+from export.distill.measure import Figures
+from export.distill.vocabulary import offsets
+
+ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Which target a draft belongs to."""
+
+    name: str
+    fingerprint: str | None
+
+
+def check_output(out: Path) -> None:
+    """Raise UsageError unless ``out`` is free and can be made: before training, not after."""
+    if out.exists():
+        raise UsageError(f"--out {out} exists already; name another folder, or remove it")
+    above = next(parent for parent in out.absolute().parents if parent.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        raise UsageError(f"--out {out} cannot be written: {above} is not a writable folder")
+
+
+def write(
+    out: Path,
+    draft: Llama,
+    ids: npt.NDArray[np.int64],
+    origin: Origin,
+    figures: Figures,
+    data: str,
+) -> None:
+    """Write the folder ``out`` whole or not at all (a sibling is filled, then renamed).
+
+    Weights are stored as fp16. Raises BackendError for a weight that is not finite there.
+    """
+    try:
+        from safetensors.numpy import save
+    except ImportError as error:
+        raise MissingDependencyError("safetensors", "export", "writing a draft") from error
+
+    tensors: dict[str, npt.NDArray[np.generic]] = {"d2t": offsets(ids)}
+    for name, tensor in draft.weights.items():
+        if name == EMBEDDING:
+            continue
+        with np.errstate(over="ignore"):  # becomes infinite: reported below
+            tensors[name] = tensor.detach().numpy().astype(np.float16)
+        if not np.isfinite(tensors[name]).all():
+            raise BackendError(
+                f"the trained weight {name} is not finite in fp16: training diverged; "
+                "run again with another --seed or more data"
+            )
+    config = config_of(draft.spec, origin, figures, data)
+
+    check_output(out)
+    partial = out.parent / f".{out.name}.{os.getpid()}.partial"
+    try:
+        partial.mkdir(parents=True)
+        # Not save_file: its files can be read by their owner only.
+        (partial / "model.safetensors").write_bytes(save(tensors, metadata={"format": "pt"}))
+        text = json.dumps(config, indent=2) + "\n"
+        (partial / "config.json").write_text(text, encoding="utf-8")
+        partial.rename(out)
+    except OSError as error:
+        raise UsageError(f"--out {out} cannot be written: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def config_of(spec: ModelSpec, origin: Origin, figures: Figures, data: str) -> dict[str, object]:
+    """config.json of a draft: the usual keys of its family, and ours."""
+    config: dict[str, object] = {
+        "architectures": [ARCHITECTURES[spec.family]],
+        "model_type": spec.family,
+        "torch_dtype": "float16",
+        "hidden_act": "silu",
+        "hidden_size": spec.hidden_size,
+        "intermediate_size": spec.intermediate_size,
+        "num_hidden_layers": spec.num_layers,
+        "num_attention_heads": spec.num_heads,
+        "num_key_value_heads": spec.num_kv_heads,
+        "head_dim": spec.head_dim,
+        "rms_norm_eps": spec.rms_norm_eps,
+        "rope_theta": spec.rope_theta,
+        "max_position_embeddings": spec.max_position,
+        "vocab_size": spec.vocab_size,
+        "tie_word_embeddings": False,
+        "eos_token_id": eos_value(spec.eos_token_ids),
+        "bos_token_id": spec.bos_token_id,
+        "draft_vocab_size": spec.draft_vocab_size,
+        "embeddings_from_target": True,
+        "target": asdict(origin),
+        "measured": {"data": data, **measured(figures)},
+    }
+    if spec.rope_scaling is not None:
+        config["rope_scaling"] = {
+            "rope_type": "llama3",
+            "factor": spec.rope_scaling.factor,
+            "low_freq_factor": spec.rope_scaling.low_freq_factor,
+            "high_freq_factor": spec.rope_scaling.high_freq_factor,
+            "original_max_position_embeddings": spec.rope_scaling.original_max_position,
+        }
+    return config
+
+
+def measured(figures: Figures) -> dict[str, object]:
+    """Held-out figures as JSON, rounded to what the number of positions carries."""
+    return {
+        "num_sequences": figures.num_sequences,
+        "num_positions": figures.num_positions,
+        "greedy_answers": figures.greedy,
+        "alpha": round(figures.alpha, 4),
+        "rank_shares": [round(share, 4) for share in figures.rank_shares],
+        "tokens_per_round": {
+            f"K={num_draft}": round(tokens, 3)
+            for num_draft, tokens in figures.tokens_per_round.items()
+        },
+    }
+
+
+def eos_value(ids: tuple[int, ...]) -> int | list[int]:
+    """config.json writes one end id as a number, several as a list."""
+    return ids[0] if len(ids) == 1 else list(ids)

@@ -1,0 +1,350 @@
+"""From a tiny target to a draft on disk."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engines.errors import BackendError, MissingDependencyError, SsdError, UsageError
+from export.checkpoint.api import open_checkpoint
+from export.distill import cli
+from export.distill.corpus import Sample, collate
+from export.distill.measure import Figures, num_rounds
+from export.distill.train import schedule, source_layers
+from tests.helpers.checkpoints import make_draft, make_llama, make_qwen3
+
+DRAFT_IDS = np.append(np.arange(0, 318, 2), 319)  # [160]
+
+
+def pattern_samples(num: int = 60) -> list[Sample]:
+    """Answers that count on by two from the prompt's last id: learnable within a few steps."""
+    rng = np.random.default_rng(0)
+    return [
+        Sample(np.concatenate([rng.integers(3, 300, 5), start + 2 * np.arange(20)]), 5, 0.0)
+        for start in rng.integers(20, 120, num) * 2
+    ]
+
+
+def write_npz(path: Path, samples: list[Sample]) -> Path:
+    np.savez(
+        path,
+        ids=np.concatenate([sample.ids for sample in samples]).astype(np.uint16),
+        lens=np.array([len(sample) for sample in samples], np.int32),
+        answer_start=np.array([sample.answer_start for sample in samples], np.int32),
+        temperature=np.array([sample.temperature for sample in samples], np.float32),
+    )
+    return path
+
+
+def parse(*options: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    cli.add_arguments(parser)
+    return parser.parse_args(options)
+
+
+@pytest.mark.torch
+def test_loss_counts_answer_positions_only(tmp_path: Path) -> None:
+    """Fails if a prompt token, padding or an id outside the draft's vocabulary is trained on."""
+    import torch
+
+    from export.distill.pipeline import load_target
+    from export.distill.train import draft_labels, initial_draft, loss_of
+
+    target = load_target(open_checkpoint(make_llama(tmp_path / "m", layers=3)))
+    draft = initial_draft(target, 2, DRAFT_IDS)
+    samples = [
+        Sample(np.array([7, 10, 12, 14, 16, 18]), 3, 0.0),
+        Sample(np.array([7, 20, 33, 22]), 1, 0.0),  # 33 is odd: the draft cannot say it
+    ]
+    batch = collate(samples)
+    labels = draft_labels(batch, DRAFT_IDS, 320)
+    with torch.no_grad():
+        found = float(loss_of(draft, torch.from_numpy(batch.tokens), torch.from_numpy(labels)))
+        scores = draft.logits(draft.hidden(torch.from_numpy(batch.tokens))).log_softmax(-1)
+    wanted = [(0, 2, 14), (0, 3, 16), (0, 4, 18), (1, 0, 20), (1, 2, 22)]
+    expected = -np.mean([float(scores[row, at, label // 2]) for row, at, label in wanted])
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.torch
+def test_training_lowers_the_loss_and_leaves_the_target_alone(tmp_path: Path) -> None:
+    import torch
+
+    from export.distill.pipeline import load_target
+    from export.distill.train import draft_labels, initial_draft, loss_of, train
+
+    target = load_target(open_checkpoint(make_llama(tmp_path / "m", layers=3)))
+    before = {name: tensor.clone() for name, tensor in target.weights.items()}
+    draft = initial_draft(target, 2, DRAFT_IDS)
+    samples = pattern_samples()
+    batch = collate(samples[:16])
+    labels = torch.from_numpy(draft_labels(batch, DRAFT_IDS, 320))
+
+    def loss() -> float:
+        with torch.no_grad():
+            return float(loss_of(draft, torch.from_numpy(batch.tokens), labels))
+
+    untrained = loss()
+    done = train(draft, samples, DRAFT_IDS, seconds=60.0, seed=0, max_steps=60)
+    assert done.num_steps == 60
+    assert loss() < 0.85 * untrained
+    for name, tensor in before.items():
+        assert torch.equal(target.weights[name], tensor), name
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("make", [make_llama, make_qwen3])
+def test_draft_starts_as_the_target_where_it_has_all_its_layers(tmp_path: Path, make: type) -> None:
+    """Wrong source layers, head rows or norms at the start cost most of a short training."""
+    import torch
+
+    from export.distill.pipeline import load_target
+    from export.distill.train import initial_draft
+
+    target = load_target(open_checkpoint(make(tmp_path / "m")))
+    draft = initial_draft(target, 2, DRAFT_IDS)
+    tokens = torch.arange(40)[None]
+    with torch.no_grad():
+        wanted = target.logits(target.hidden(tokens))[..., torch.from_numpy(DRAFT_IDS)]
+        torch.testing.assert_close(draft.logits(draft.hidden(tokens)), wanted)
+
+
+@pytest.mark.torch
+def test_command_writes_a_checkpoint_that_reads_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Names, shapes, the map and the link to the target, through the reader the build uses."""
+    target = make_llama(tmp_path / "target", layers=3)
+    data = write_npz(tmp_path / "text.npz", pattern_samples())
+    out = tmp_path / "sub" / "draft"
+    code = cli.run(
+        parse(
+            "--target", str(target), "--out", str(out), "--data", str(data), "--minutes", "0.02",
+            "--vocab", "160", "--json", "--quiet",
+        )
+    )  # fmt: skip
+    assert code == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["out"] == str(out)
+    assert printed["num_steps"] > 0
+
+    draft = open_checkpoint(out)
+    assert (draft.spec.num_layers, draft.spec.draft_vocab_size) == (2, 160)
+    assert draft.spec.embeddings_from_target
+    assert (draft.spec.vocab_size, draft.spec.eos_token_ids) == (320, (2,))
+    ids = draft.draft_map()
+    assert ids is not None
+    assert (np.diff(ids) > 0).all()
+    assert {2, *range(60, 240, 2)} <= set(ids.tolist())
+    assert {draft.stored_dtype(name) for name in draft.tensor_names()} == {"F16"}
+    assert draft.tensor("lm_head.weight").shape == (160, 32)
+
+    modes = {path.stat().st_mode & 0o777 for path in out.iterdir()}
+    assert modes == {(tmp_path / "text.npz").stat().st_mode & 0o777}  # as any file, not 0600
+
+    config = json.loads((out / "config.json").read_text())
+    assert config["target"]["fingerprint"] == open_checkpoint(target).fingerprint()
+    assert config["measured"]["alpha"] == printed["measured"]["alpha"]
+    assert sorted(path.name for path in out.parent.iterdir()) == ["draft"]
+
+
+@pytest.mark.torch
+def test_without_data_the_target_writes_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The self-contained path: template, questions, answers, training, without any file."""
+    monkeypatch.setattr("export.distill.selfplay.QUESTION_TOKENS", 6)
+    monkeypatch.setattr("export.distill.selfplay.ANSWER_TOKENS", 12)
+    target = make_llama(tmp_path / "target")
+    options = ("--target", str(target), "--out", str(tmp_path / "draft"), "--minutes", "0.03")
+    assert cli.run(parse(*options, "--layers", "1", "--vocab", "300")) == 0
+    printed = capsys.readouterr()
+    assert "held out" in printed.out
+    assert "writing" in printed.err
+    assert open_checkpoint(tmp_path / "draft").spec.num_layers == 1
+
+
+@pytest.mark.torch
+def test_interruption_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while the files are written: no draft, no half of one."""
+    target = make_llama(tmp_path / "target")
+    data = write_npz(tmp_path / "text.npz", pattern_samples())
+
+    def interrupt(*_: object, **__: object) -> bytes:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("safetensors.numpy.save", interrupt)
+    out = tmp_path / "out" / "draft"
+    with pytest.raises(KeyboardInterrupt):
+        cli.run(
+            parse("--target", str(target), "--out", str(out), "--data", str(data),
+                  "--minutes", "0.01", "--vocab", "160", "--quiet")
+        )  # fmt: skip
+    assert list(out.parent.iterdir()) == []
+
+
+@pytest.mark.torch
+def test_weights_that_are_not_finite_are_not_written(tmp_path: Path) -> None:
+    """A diverged run must fail here, not when a bundle is built from it."""
+    import torch
+
+    from export.distill import artefact
+    from export.distill.pipeline import load_target
+    from export.distill.train import initial_draft
+
+    target = load_target(open_checkpoint(make_llama(tmp_path / "m")))
+    draft = initial_draft(target, 2, DRAFT_IDS)
+    with torch.no_grad():
+        draft.weights["lm_head.weight"][3, 3] = 1e6
+    figures = Figures(1, 1, True, 0.0, (0.0,) * 16, {2: 1.0})
+    with pytest.raises(BackendError, match=r"lm_head\.weight"):
+        artefact.write(
+            tmp_path / "out", draft, DRAFT_IDS, artefact.Origin("m", "0"), figures, "none"
+        )
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.torch
+def test_no_time_left_to_train_is_said(tmp_path: Path) -> None:
+    """A negative remainder would train for ever."""
+    target = make_llama(tmp_path / "target")
+    data = write_npz(tmp_path / "text.npz", pattern_samples())
+    options = ("--target", str(target), "--out", str(tmp_path / "draft"), "--data", str(data))
+    with pytest.raises(UsageError, match="--minutes 1e-06 is too short"):
+        cli.run(parse(*options, "--minutes", "1e-6", "--vocab", "160", "--quiet"))
+
+
+def test_missing_torch_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(MissingDependencyError, match=r"ssd-trt\[torch\]"):
+        cli.run(parse("--target", "any", "--out", str(tmp_path / "draft")))
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--minutes", "0"), "--minutes"),
+        (("--minutes", "nan"), "--minutes"),
+        (("--minutes", "inf"), "--minutes"),
+        (("--threads", "0"), "--threads"),
+        (("--seed", "-1"), "--seed"),
+        (("--layers", "0"), "--layers must be 1 to 2"),
+        (("--layers", "3"), "--layers must be 1 to 2"),
+        (("--vocab", "0"), "--vocab must be 1 to 320"),
+        (("--vocab", "321"), "--vocab must be 1 to 320"),
+        (("--out", "."), "exists already"),
+        (("--data", "none.npz"), "no such file"),
+        (("--target", "/no/such/folder"), "/no/such/folder"),
+    ],
+)
+def test_bad_options_fail_before_any_work(
+    tmp_path: Path, options: tuple[str, ...], message: str
+) -> None:
+    target = make_llama(tmp_path / "target")
+    base = ("--target", str(target), "--out", str(tmp_path / "draft"), "--vocab", "160", "--quiet")
+    with pytest.raises(SsdError, match=message) as caught:
+        cli.run(parse(*base, *options))
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "draft").exists()
+
+
+def test_a_target_without_tokenizer_needs_data(tmp_path: Path) -> None:
+    from export.distill.chat import frame_of
+
+    with pytest.raises(SsdError, match="--data"):
+        frame_of(open_checkpoint(make_llama(tmp_path / "m", tokenizer=False)))
+
+
+def test_a_damaged_tokenizer_is_named(tmp_path: Path) -> None:
+    from export.distill.chat import frame_of
+
+    folder = make_llama(tmp_path / "m")
+    (folder / "tokenizer.json").write_text('{"version": "1.0"}')
+    with pytest.raises(SsdError, match=r"tokenizer\.json"):
+        frame_of(open_checkpoint(folder))
+
+
+def test_frame_is_the_chat_template_around_a_question(tmp_path: Path) -> None:
+    """Training text framed otherwise than a user's prompt trains for prompts that never come."""
+    from export.distill.chat import frame_of
+
+    frame = frame_of(open_checkpoint(make_llama(tmp_path / "m")))
+    assert frame.before == "<|im_start|>user\n"
+    assert frame.after == "<|im_end|>\n<|im_start|>assistant\n"
+    ids = frame.encode(frame.before + "hello" + frame.after)
+    assert ids[0] == 1
+    assert frame.decode(ids) == "user\nhello\nassistant\n"
+
+
+@pytest.mark.parametrize(
+    ("agrees", "num_draft", "rounds"),
+    [
+        ([], 2, 0),
+        ([0, 0, 0], 2, 3),
+        ([1, 1, 1, 1, 1, 1], 2, 2),  # two drafted and one of the target, twice
+        ([1, 1, 1, 1], 3, 1),
+        ([1, 0, 1, 1, 1], 2, 2),
+        ([1, 1], 4, 1),
+    ],
+)
+def test_rounds_of_an_answer(agrees: list[int], num_draft: int, rounds: int) -> None:
+    assert num_rounds(np.array(agrees, bool), num_draft) == rounds
+
+
+@pytest.mark.torch
+def test_figures_count_ids_that_the_draft_cannot_say_as_misses(tmp_path: Path) -> None:
+    """Leaving them out flatters alpha by the vocabulary's gap (7 % of tokens at 8,192 ids)."""
+    import torch
+
+    from export.distill.measure import measure
+    from export.distill.pipeline import load_target
+    from export.distill.train import initial_draft
+
+    target = load_target(open_checkpoint(make_llama(tmp_path / "m")))
+    draft = initial_draft(target, 2, DRAFT_IDS)  # the whole target, with half of its ids
+    tokens = [11]
+    with torch.no_grad():
+        for _ in range(60):
+            logits = target.logits(target.hidden(torch.tensor([tokens])))
+            tokens.append(int(logits[0, -1].argmax()))
+    sampled = Sample(np.arange(40), 1, 0.7)
+    figures = measure(draft, [sampled, Sample(np.array(tokens), 1, 0.0)], DRAFT_IDS)
+    spoken = sum(token in DRAFT_IDS for token in tokens[1:])
+    assert 0 < spoken < 60
+    assert (figures.num_positions, figures.greedy) == (60, True)  # sampled answers lower alpha
+    assert figures.alpha == pytest.approx(spoken / 60)
+
+    unspeakable = measure(draft, [Sample(np.arange(1, 161, 2), 1, 0.0)], DRAFT_IDS)
+    assert unspeakable.rank_shares == (0.0,) * 16
+
+
+def test_drafts_start_from_both_ends_of_the_target() -> None:
+    assert source_layers(2, 30) == [0, 29]
+    assert source_layers(1, 30) == [0]
+    assert source_layers(4, 30) == [0, 1, 28, 29]
+    assert source_layers(5, 5) == [0, 1, 2, 3, 4]
+
+
+def test_learning_rate_rises_then_falls_to_zero() -> None:
+    assert schedule(0.0) < schedule(0.01) < schedule(0.02) == 1.0
+    assert schedule(0.5) > schedule(0.9) > schedule(1.0) == pytest.approx(0.0, abs=1e-9)
+
+
+def test_output_that_cannot_be_made_is_refused_before_training(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(UsageError, match="not a writable folder"):
+        cli.run(parse("--target", "any", "--out", str(file / "draft")))
+
+
+@pytest.mark.torch
+def test_a_draft_is_no_target(tmp_path: Path) -> None:
+    draft = make_draft(tmp_path / "draft")
+    with pytest.raises(UsageError, match="is a draft itself"):
+        cli.run(parse("--target", str(draft), "--out", str(tmp_path / "out"), "--quiet"))
