@@ -20,8 +20,10 @@ settings.register_profile("deep", max_examples=5000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
 
 NEEDS = {
-    "torch": lambda: importlib.util.find_spec("torch") is not None
-    and importlib.util.find_spec("transformers") is not None,
+    "torch": lambda: (
+        importlib.util.find_spec("torch") is not None
+        and importlib.util.find_spec("transformers") is not None
+    ),
     "gpu": lambda: os.path.exists("/dev/nvidiactl"),
 }
 

@@ -1,4 +1,4 @@
-"""From a checkpoint's tensors to one ONNX file per engine: the request, the result, the entry point.
+"""From a checkpoint's tensors to one ONNX file per engine.
 
 The graph's border (opset 24; dimensions as in ``engines.tensors``; S = L on ONNX Runtime):
 

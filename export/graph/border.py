@@ -1,4 +1,4 @@
-"""The inputs and outputs of an engine's graph (the table in ``export.graph.api``), as tensor specs."""
+"""An engine's inputs and outputs as tensor specs: the table in ``export.graph.api``."""
 
 from __future__ import annotations
 

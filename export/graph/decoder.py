@@ -24,7 +24,7 @@ from export.graph.verify_node import verify_function, verify_node
 
 OPSET = 24
 ATTENDED = ".attended"
-"""Suffix of the nodes that cut the cache to the attended rows; the ONNX Runtime rewrite drops them."""
+"""Suffix of the nodes that cut the cache to the attended rows; see ``export.graph.passes``."""
 
 
 class DecoderGraph:
@@ -48,7 +48,9 @@ class DecoderGraph:
         }
         cos, sin = rotary_tables(spec, request.limits.max_len + 2 * request.limits.num_draft + 2)
         self._cos, self._sin = self.tape.weight("rope.cos", cos), self.tape.weight("rope.sin", sin)
-        embedding = self.weights.embedding(self._inputs["tokens"], self._embedding(), "embed")
+        embedding = self.weights.embedding(
+            self._inputs["tokens"], self._embedding(), "embed", tied=spec.tied_embeddings
+        )
         x = embedding.rows  # [B, T, C]
         self._attended_rows = self.tape.op(
             "Shape", self._inputs["mask"], name="rows", start=3, end=4

@@ -31,21 +31,28 @@ class LinearWeights:
         codes, scales = self._quantized(weight, name)
         return self._int8_matmul(x, codes, scales, name)
 
-    def embedding(self, tokens: ir.Value, table: np.ndarray, name: str) -> Embedding:
+    def embedding(self, tokens: ir.Value, table: np.ndarray, name: str, *, tied: bool) -> Embedding:
         """Rows of ``table`` [V, C] for ``tokens`` [B, T]; keep the result to tie a head to it."""
         if not self.int8:
             weight = self.tape.weight(f"{name}.weight", table)
             return Embedding(self.tape.op("Gather", weight, tokens, name=name, axis=0), (weight,))
-        codes, scales = self._quantized(table, name)
-        # The head's layout [C, V] serves both uses, so a lookup gathers columns: [C, B, T].
-        picked = self.tape.op("Gather", codes, tokens, name=f"{name}.codes_at", axis=1)
-        scale = self.tape.op("Gather", scales, tokens, name=f"{name}.scales_at", axis=1)
-        columns = self.tape.op(
-            "DequantizeLinear", picked, scale, name=f"{name}.columns", axis=0, block_size=self.block
+        # A tied head wants [C, V], and the bytes are stored once: a lookup then gathers columns
+        # (32 us a token on the default target). An untied table is stored by rows.
+        axis = 1 if tied else 0
+        codes, scales = self._quantized(table, name, by_rows=not tied)
+        picked = self.tape.op("Gather", codes, tokens, name=f"{name}.codes_at", axis=axis)
+        scale = self.tape.op("Gather", scales, tokens, name=f"{name}.scales_at", axis=axis)
+        dense = self.tape.op(
+            "DequantizeLinear",
+            picked,
+            scale,
+            name=f"{name}.dense",
+            axis=0 if tied else 2,
+            block_size=self.block,
         )
-        return Embedding(
-            self.tape.op("Transpose", columns, name=name, perm=[1, 2, 0]), (codes, scales)
-        )
+        if tied:
+            dense = self.tape.op("Transpose", dense, name=name, perm=[1, 2, 0])
+        return Embedding(dense, (codes, scales))
 
     def tied_head(self, x: ir.Value, embedding: Embedding, width: int, name: str) -> ir.Value:
         """x [B, R, C] times the embedding's own matrix, transposed -> [B, R, V]."""
@@ -60,9 +67,14 @@ class LinearWeights:
         full = self.tape.op("Concat", shape, self.tape.ints(-1), name=f"{name}.full_shape", axis=0)
         return self.tape.op("Reshape", product, full, name=name)
 
-    def _quantized(self, weight: np.ndarray, name: str) -> tuple[ir.Value, ir.Value]:
+    def _quantized(
+        self, weight: np.ndarray, name: str, *, by_rows: bool = False
+    ) -> tuple[ir.Value, ir.Value]:
+        """Codes and scales of ``weight`` [N, K], laid out [K, N] or ``by_rows`` [N, K]."""
         check_block(name, weight.shape[1], self.block)
         codes, scales = quantize_blocks(np.ascontiguousarray(weight.T), self.block)
+        if by_rows:
+            codes, scales = codes.T, scales.T
         return self.tape.weight(f"{name}.codes", codes), self.tape.weight(f"{name}.scales", scales)
 
     def _int8_matmul(self, x: ir.Value, codes: ir.Value, scales: ir.Value, name: str) -> ir.Value:

@@ -9,6 +9,8 @@ import onnx_ir as ir
 
 from engines.tensors import TensorSpec
 
+Attribute = str | int | float | Sequence[int]
+
 
 class GraphTape:
     """Collects the nodes and initializers of one graph."""
@@ -32,7 +34,12 @@ class GraphTape:
         self.outputs.append(value)
 
     def op(
-        self, kind: str, *inputs: ir.Value | None, name: str, domain: str = "", **attributes: object
+        self,
+        kind: str,
+        *inputs: ir.Value | None,
+        name: str,
+        domain: str = "",
+        **attributes: Attribute,
     ) -> ir.Value:
         """One node with one output; node and output are called ``name``."""
         value = self._tape.op(kind, inputs, attributes, domain=domain, name=name)
@@ -46,7 +53,7 @@ class GraphTape:
         name: str,
         num_outputs: int,
         domain: str = "",
-        **attributes: object,
+        **attributes: Attribute,
     ) -> Sequence[ir.Value]:
         """One node with several outputs, called ``name.0``, ``name.1``, ..."""
         values = self._tape.op_multi_out(

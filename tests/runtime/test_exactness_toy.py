@@ -201,7 +201,7 @@ def test_the_loops_law_is_the_targets_exact_joint_law_of_three_tokens(verify, mo
 
 
 def test_the_chi_square_would_notice_a_wrong_law():
-    """Guards the test above: greedy acceptance with sampled bonus tokens (the reference's fault)."""
+    """Guards the test above: accepting the greedy choice and sampling the rest is biased."""
     random = np.random.default_rng(0)
     expected = 4000 * np.outer([0.5, 0.3, 0.2], [0.6, 0.4]).ravel()
     biased = 4000 * np.outer([0.56, 0.27, 0.17], [0.6, 0.4]).ravel()

@@ -1,0 +1,50 @@
+# Everything a person or CI runs. `make help` lists it.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+# Extra arguments for pip, e.g. PIP_ARGS="--index-url ..." for a mirror or a CPU-only torch.
+PIP_ARGS ?=
+BUNDLE := engines/bundles/demo
+DEMO_PROMPTS ?= 6
+DEMO_TOKENS ?= 96
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format clean
+
+help:  ## this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 10
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ssd-trt needs Python 3.11 or newer")'
+	$(PYTHON) -m venv $(VENV)
+
+# What it takes to build and run bundles; no torch.
+$(VENV)/.run: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet $(PIP_ARGS) --editable '.[cpu,export]'
+	@touch $@
+
+# The development tools, and torch and transformers for the parity tests.
+$(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet $(PIP_ARGS) --editable '.[dev,torch]'
+	@touch $@ $(VENV)/.run
+
+demo: $(VENV)/.run  ## build the default CPU pair and compare ar, sd and ssd on real prompts
+	$(BIN)/python -m export fetch smollm2-135m
+	$(BIN)/python -m export build --target smollm2-135m --draft smollm2-135m-draft --out $(BUNDLE)
+	$(BIN)/python -m runtime compare --bundle $(BUNDLE) --live \
+		--num-prompts $(DEMO_PROMPTS) --max-tokens $(DEMO_TOKENS)
+
+test: $(VENV)/.dev  ## the whole CPU suite
+	$(BIN)/python -m pytest --quiet
+
+lint: $(VENV)/.dev  ## style, format and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy -p engines -p plugins -p runtime -p export
+
+format: $(VENV)/.dev  ## rewrite the code in the one style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:  ## remove the environment and built bundles
+	rm -rf $(VENV) engines/bundles build dist *.egg-info
