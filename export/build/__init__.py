@@ -1,0 +1,1 @@
+"""Checkpoints in, bundle out: options, pair checks, build key, estimate, the build itself."""

@@ -1,0 +1,1 @@
+"""Does an engine compute what its checkpoint says? Compared with transformers, by position."""

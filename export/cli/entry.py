@@ -1,0 +1,103 @@
+"""Parses the command line, runs one command, and turns every ending into an exit code.
+
+0    done                                    2    error: one line on stderr
+1    verify found the engine to be wrong     130  ctrl-C (143: SIGTERM), nothing left behind
+                                             141  standard output was closed (``| head -1``)
+"""
+
+from __future__ import annotations
+
+import errno
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import NoReturn
+
+from engines.errors import SsdError
+from export.cli import build, distill, fetch, inspect, verify
+from export.cli.console import OutputClosed, Parser, emit, say, tolerate_any_encoding
+
+DESCRIPTION = """\
+Compile a target model, and a draft for it, into a bundle that python -m runtime runs."""
+
+EXAMPLES = """\
+examples:
+  python -m export fetch smollm2-135m
+  python -m export build --target smollm2-135m --draft smollm2-135m-draft \\
+      --precision int8 --out engines/bundles/demo
+  python -m export inspect engines/bundles/demo
+  python -m export verify engines/bundles/demo
+
+python -m export COMMAND --help tells more about each.
+"""
+
+
+class Terminated(BaseException):
+    """SIGTERM, as an exception, so that a half-written bundle is removed on the way out."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command in ``argv`` (default: the process's own) and return its exit code."""
+    tolerate_any_encoding()
+    try:
+        with _sigterm_raises():
+            code = _run(sys.argv[1:] if argv is None else list(argv))
+        # Flushed here, or the interpreter would meet the closed pipe while it shuts down.
+        emit("")
+    except OutputClosed as closed:
+        return 141 if closed.errno == errno.EPIPE else _fail(str(closed))
+    except SsdError as error:
+        return _fail(str(error))
+    except OSError as error:
+        where = f": {error.filename}" if error.filename else ""
+        return _fail(f"{error.strerror or error}{where}")
+    except KeyboardInterrupt:
+        say("interrupted")
+        return 130
+    except Terminated:
+        say("terminated")
+        return 143
+    return code
+
+
+def build_parser() -> Parser:
+    """The parser of all commands; ``args.command`` is the function that runs the chosen one."""
+    parser = Parser("python -m export", DESCRIPTION, EXAMPLES)
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
+    for module in (fetch, build, inspect, verify, distill):
+        module.add_to(commands)
+    return parser
+
+
+def _run(argv: list[str]) -> int:
+    try:
+        args = build_parser().parse_args(argv)
+    except SystemExit as end:  # --help
+        return int(end.code or 0)
+    code: int = args.command(args)
+    return code
+
+
+def _fail(message: str) -> int:
+    say("error: " + " ".join(message.split()))
+    return 2
+
+
+@contextmanager
+def _sigterm_raises() -> Iterator[None]:
+    """Only a main thread may set handlers; elsewhere signals are the host's."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _terminate(_signal: int, _frame: FrameType | None) -> NoReturn:
+    raise Terminated

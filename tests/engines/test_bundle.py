@@ -1,0 +1,337 @@
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import engines.bundle
+from engines.bundle import open_bundle
+from engines.errors import (
+    BundleCorruptError,
+    BundleError,
+    BundleIncompatibleError,
+    BundleMissingError,
+)
+from tests.engines.tiny_bundles import DATA, REBUILD, write_bundle
+
+
+def edit(path: Path, **changes: object) -> None:
+    document = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**document, **changes}), encoding="utf-8")
+
+
+def test_a_pair_opens_with_everything_a_runtime_asks_for(tmp_path: Path) -> None:
+    folder = write_bundle(tmp_path / "b")
+    bundle = open_bundle(str(folder), hashes="all")
+    assert bundle.path == folder
+    assert [engine.role for engine in bundle.engines] == ["target", "draft"]
+    assert bundle.model_path("draft") == folder / "draft/model.onnx"
+    assert bundle.vocab_map_path() == folder / "draft/vocab_map.npy"
+    assert bundle.tokenizer_path.read_text(encoding="utf-8") == '{"model": {}}'
+    template = bundle.chat_template_path
+    assert template is not None
+    assert template.read_text(encoding="utf-8") == "{{ messages }}"
+    on_disk = sum(p.stat().st_size for p in folder.rglob("*") if p.is_file())
+    assert bundle.num_bytes == on_disk - (folder / "bundle.json").stat().st_size
+
+
+def test_a_target_alone_opens_and_ignores_a_folder_called_draft(tmp_path: Path) -> None:
+    folder = write_bundle(tmp_path / "b", draft=False)
+    (folder / "draft").mkdir()
+    bundle = open_bundle(folder)
+    assert bundle.draft is None
+    assert bundle.vocab_map_path() is None
+    assert [engine.role for engine in bundle.engines] == ["target"]
+
+
+def test_a_moved_bundle_opens_relative_to_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_bundle(tmp_path / "b")
+    shutil.move(folder, tmp_path / "elsewhere é")
+    monkeypatch.chdir(tmp_path)
+    assert open_bundle("elsewhere é", hashes="all").path == Path("elsewhere é")
+
+
+def test_a_link_to_a_bundle_opens(tmp_path: Path) -> None:
+    write_bundle(tmp_path / "b")
+    (tmp_path / "link").symlink_to("b")
+    assert open_bundle(tmp_path / "link", hashes="all").target.role == "target"
+
+
+def test_no_bundle_names_the_build_command(tmp_path: Path) -> None:
+    with pytest.raises(BundleMissingError, match=r"no bundle at .*nowhere; .*-m export build"):
+        open_bundle(tmp_path / "nowhere")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(BundleMissingError, match=r"is not a bundle .*-m export build"):
+        open_bundle(tmp_path / "folder")
+    (tmp_path / "file").write_text("x", encoding="utf-8")
+    with pytest.raises(BundleMissingError):
+        open_bundle(tmp_path / "file")
+
+
+@pytest.mark.parametrize("name", ["a\0b", "x" * 5000])
+def test_an_unspeakable_path_is_a_missing_bundle(name: str) -> None:
+    with pytest.raises(BundleMissingError):
+        open_bundle(name)
+
+
+@pytest.mark.parametrize("hashes", ["small", "all"])
+@pytest.mark.parametrize("change", [-1, -len(DATA), 1])
+def test_a_data_file_of_another_size_is_always_noticed(
+    tmp_path: Path, hashes: str, change: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines.bundle, "SMALL_FILE", 100)
+    folder = write_bundle(tmp_path / "b")
+    data = (DATA + b"x")[: len(DATA) + change]
+    (folder / "target/model.onnx.data").write_bytes(data)
+    with pytest.raises(BundleCorruptError) as caught:
+        open_bundle(folder, hashes=hashes)  # type: ignore[arg-type]
+    assert f"has {len(data)} bytes, expected {len(DATA)}" in str(caught.value)
+    assert REBUILD in str(caught.value)
+
+
+def test_large_files_are_hashed_only_on_demand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines.bundle, "SMALL_FILE", len(DATA))
+    folder = write_bundle(tmp_path / "b")
+    (folder / "target/model.onnx.data").write_bytes(b"!" + DATA[1:])
+    open_bundle(folder)
+    with pytest.raises(BundleCorruptError, match=r"model.onnx.data .*sha256"):
+        open_bundle(folder, hashes="all")
+
+
+@pytest.mark.parametrize(
+    "name", ["tokenizer.json", "chat_template.jinja", "draft/model.onnx", "draft/vocab_map.npy"]
+)
+def test_a_small_file_of_other_content_or_none_is_noticed(tmp_path: Path, name: str) -> None:
+    folder = write_bundle(tmp_path / "b")
+    content = (folder / name).read_bytes()
+    (folder / name).write_bytes(bytes([content[0] ^ 1]) + content[1:])
+    with pytest.raises(BundleCorruptError, match=name):
+        open_bundle(folder)
+    (folder / name).unlink()
+    with pytest.raises(BundleCorruptError, match=name):
+        open_bundle(folder)
+    (folder / name).mkdir()
+    with pytest.raises(BundleCorruptError, match=f"'{name}' .*not a regular file"):
+        open_bundle(folder)
+
+
+def test_an_edited_engine_manifest_does_not_pass_for_the_built_one(tmp_path: Path) -> None:
+    folder = write_bundle(tmp_path / "b")
+    edit(folder / "target/manifest.json", precision="int8")
+    with pytest.raises(BundleCorruptError, match=r"target/manifest.json"):
+        open_bundle(folder)
+
+
+def test_an_engine_of_another_version_says_so_and_not_just_that_it_changed(tmp_path: Path) -> None:
+    folder = write_bundle(tmp_path / "b")
+    edit(folder / "target/manifest.json", schema=2)
+    with pytest.raises(BundleIncompatibleError, match="schema 2, this version reads schema 1"):
+        open_bundle(folder)
+
+
+def test_the_draft_of_another_bundle_is_refused(tmp_path: Path) -> None:
+    folder = write_bundle(tmp_path / "b")
+    shutil.rmtree(folder / "draft")
+    shutil.copytree(folder / "target", folder / "draft")
+    with pytest.raises(BundleCorruptError, match="role target, the bundle has draft"):
+        open_bundle(folder)
+
+
+def test_a_file_the_engine_needs_must_be_listed(tmp_path: Path) -> None:
+    """Or it would be loaded unchecked."""
+    folder = write_bundle(tmp_path / "b")
+    path = folder / "target/manifest.json"
+    files = json.loads(path.read_text(encoding="utf-8"))["files"]
+    edit(path, files=[file for file in files if file["path"] != "model.onnx"])
+    with pytest.raises(BundleCorruptError, match=r"does not list model.onnx"):
+        open_bundle(folder)
+
+
+@pytest.mark.parametrize("path", ["../secret", "/etc/hostname", "target/../../secret"])
+def test_a_manifest_cannot_name_files_outside(tmp_path: Path, path: str) -> None:
+    (tmp_path / "secret").write_text("s", encoding="utf-8")
+    folder = write_bundle(tmp_path / "b")
+    edit(folder / "bundle.json", tokenizer=path)
+    with pytest.raises(BundleCorruptError, match="leaves the bundle"):
+        open_bundle(folder)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "target/model.onnx.data", "bundle.json"])
+def test_a_link_out_of_the_bundle_is_not_followed(tmp_path: Path, name: str) -> None:
+    folder = write_bundle(tmp_path / "b")
+    shutil.copy(folder / name, tmp_path / "outside")
+    (folder / name).unlink()
+    (folder / name).symlink_to(tmp_path / "outside")
+    with pytest.raises(BundleCorruptError, match="leads out of the bundle"):
+        open_bundle(folder)
+
+
+def test_a_linked_engine_folder_is_not_followed(tmp_path: Path) -> None:
+    folder = write_bundle(tmp_path / "b")
+    (folder / "target").rename(tmp_path / "target")
+    (folder / "target").symlink_to(tmp_path / "target")
+    with pytest.raises(BundleCorruptError, match="leads out of the bundle"):
+        open_bundle(folder)
+
+
+def test_a_ring_of_links_is_corrupt(tmp_path: Path) -> None:
+    folder = write_bundle(tmp_path / "b")
+    (folder / "tokenizer.json").unlink()
+    (folder / "tokenizer.json").symlink_to("tokenizer.json")
+    with pytest.raises(BundleCorruptError):
+        open_bundle(folder)
+
+
+def test_a_manifest_that_is_not_text_is_corrupt(tmp_path: Path) -> None:
+    folder = write_bundle(tmp_path / "b")
+    (folder / "bundle.json").write_bytes(b"\xff\xfe{}")
+    with pytest.raises(BundleCorruptError, match="UTF-8"):
+        open_bundle(folder)
+
+
+def test_an_unreadable_file_is_an_error_of_the_bundle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> str:
+        raise PermissionError(13, "Permission denied", path)
+
+    folder = write_bundle(tmp_path / "b")
+    monkeypatch.setattr(engines.bundle, "sha256_of", refuse)
+    with pytest.raises(BundleCorruptError, match="Permission denied"):
+        open_bundle(folder)
+
+
+# Any single damage, drawn by hypothesis. -------------------------------------------------------
+
+FILES = (
+    "bundle.json",
+    "target/manifest.json",
+    "draft/manifest.json",
+    "tokenizer.json",
+    "chat_template.jinja",
+    "target/model.onnx",
+    "target/model.onnx.data",
+    "draft/vocab_map.npy",
+)
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=True)
+    | st.text(max_size=8)
+    | st.sampled_from(["../x", "/", ".", "target", "\0", "\ud800"]),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner, max_size=2)
+    ),
+    max_leaves=4,
+)
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_bundle(tmp_path_factory.mktemp("pristine") / "b")
+
+
+@pytest.fixture
+def damaged(pristine: Path) -> Iterator[Path]:
+    yield pristine
+    shutil.rmtree(pristine)
+    write_bundle(pristine)
+
+
+MANY = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def places(document: object) -> list[tuple[object, ...]]:
+    """The way to every value inside a JSON document."""
+    found: list[tuple[object, ...]] = []
+    items: list[tuple[object, object]] = []
+    if isinstance(document, dict):
+        items = list(document.items())
+    elif isinstance(document, list):
+        items = list(enumerate(document))
+    for key, value in items:
+        found.append((key,))
+        found += [(key, *rest) for rest in places(value)]
+    return found
+
+
+@MANY
+@given(data=st.data())
+@pytest.mark.parametrize("name", FILES[:3])
+def test_one_changed_field_gives_a_bundle_error_or_a_bundle(
+    damaged: Path, name: str, data: st.DataObject
+) -> None:
+    """Never another exception; in an engine's manifest, no change at all goes unnoticed."""
+    path = damaged / name
+    before = path.read_bytes()
+    document = json.loads(before)
+    *way, last = data.draw(st.sampled_from(places(document)))
+    inside = document
+    for key in way:
+        inside = inside[key]
+    if data.draw(st.booleans()):
+        inside[last] = data.draw(VALUES)
+    elif isinstance(inside, dict):
+        inside[data.draw(st.text(max_size=4))] = inside.pop(last)
+    else:
+        del inside[last]
+    after = json.dumps(document, indent=1, ensure_ascii=True).encode()
+    path.write_bytes(after)
+    try:
+        if name == "bundle.json" or document == json.loads(before):
+            with suppress(BundleError):
+                open_bundle(damaged)
+        else:
+            with pytest.raises(BundleError) as caught:
+                open_bundle(damaged)
+            assert len(str(caught.value).splitlines()) == 1
+    finally:
+        path.write_bytes(before)
+
+
+@MANY
+@given(data=st.data())
+def test_one_truncated_or_altered_file_gives_a_bundle_error(
+    damaged: Path, data: st.DataObject
+) -> None:
+    path = damaged / data.draw(st.sampled_from(FILES))
+    before = path.read_bytes()
+    at = data.draw(st.integers(0, len(before) - 1))
+    bit = data.draw(st.sampled_from([0, 1, 2, 4, 8, 16, 32, 64, 128]))
+    after = before[:at] + bytes([before[at] ^ bit]) + before[at + 1 :] if bit else before[:at]
+    path.write_bytes(after)
+    try:
+        if path.name == "bundle.json":  # the one file that nothing else vouches for
+            with suppress(BundleError):
+                open_bundle(damaged)
+        else:
+            with pytest.raises(BundleError):
+                open_bundle(damaged)
+    finally:
+        path.write_bytes(before)
+
+
+@given(st.data())
+def test_a_truncated_bundle_manifest_never_opens(data: st.DataObject) -> None:
+    text = _bundle_text()
+    cut = data.draw(st.integers(0, len(text.rstrip()) - 1))
+    with pytest.raises(BundleError):
+        engines.bundle.load_bundle(text[:cut], "bundle.json")
+
+
+def _bundle_text() -> str:
+    from engines.manifest import dump
+    from tests.engines.tiny_bundles import bundle_manifest
+
+    return dump(bundle_manifest(draft=True))

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from engines.errors import BundleCorruptError, BundleIncompatibleError
+from engines.manifest import (
+    DRAFT,
+    TARGET,
+    FileEntry,
+    KvLayout,
+    Limits,
+    check_path,
+    dump,
+    load_bundle,
+    load_engine,
+)
+from engines.tensors import DType
+from tests.engines.tiny_bundles import REBUILD, bundle_manifest, engine_manifest
+
+
+@pytest.mark.parametrize("role", [TARGET, DRAFT])
+def test_an_engines_manifest_comes_back_as_written(role: str) -> None:
+    manifest = engine_manifest(role)
+    assert load_engine(dump(manifest), "m") == manifest
+
+
+@pytest.mark.parametrize("draft", [True, False])
+def test_a_bundles_manifest_comes_back_as_written(draft: bool) -> None:
+    manifest = bundle_manifest(draft=draft)
+    assert load_bundle(dump(manifest), "m") == manifest
+
+
+def test_another_schema_is_refused_with_the_rebuild_command_even_if_the_rest_is_unknown() -> None:
+    text = json.dumps({"schema": 99, "rebuild": REBUILD, "of the future": []})
+    with pytest.raises(BundleIncompatibleError) as caught:
+        load_bundle(text, "b/bundle.json")
+    assert "b/bundle.json has schema 99, this version reads schema 1" in str(caught.value)
+    assert REBUILD in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '"manifest"',
+        "{}",
+        '{"schema": true}',
+        '{"schema": "1"}',
+        "[" * 100_000,
+        '{"schema": 1, "rebuild": NaN}',
+    ],
+)
+def test_what_is_no_manifest_is_corrupt_not_a_crash(text: str) -> None:
+    with pytest.raises(BundleCorruptError, match=r"m\.json"):
+        load_bundle(text, "m.json")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "",
+        ".",
+        "..",
+        "/etc/passwd",
+        "../x",
+        "a/../../x",
+        "a/./b",
+        "a//b",
+        "a/",
+        "a\\b",
+        "a\0b",
+        "a\nb",
+        "\ud800",
+    ],
+)
+def test_a_path_that_leaves_the_bundle_is_refused(path: str) -> None:
+    with pytest.raises(ValueError, match="path"):
+        check_path(path)
+    with pytest.raises(ValueError, match="path"):
+        FileEntry(path, 1, "0" * 64)
+
+
+def test_plain_paths_are_taken() -> None:
+    for path in ("tokenizer.json", "target/model.onnx", "..hidden", "a b"):
+        check_path(path)
+
+
+def test_a_rebuild_command_of_two_lines_is_refused() -> None:
+    """It would be printed, and could print anything."""
+    with pytest.raises(ValueError, match="one line"):
+        replace(bundle_manifest(draft=False), rebuild="a\nb")
+
+
+@pytest.mark.parametrize("name", ["max_len", "max_batch", "num_draft", "max_branches"])
+def test_limits_below_the_least_are_refused(name: str) -> None:
+    least = 0 if name in ("num_draft", "max_branches") else 1
+    good = Limits(8, 1, 0, 0)
+    replace(good, **{name: least})
+    with pytest.raises(ValueError, match=name):
+        replace(good, **{name: least - 1})
+
+
+def test_cache_bytes_count_keys_and_values_of_every_layer_and_slot() -> None:
+    kv = KvLayout(3, 2, 8, DType.FLOAT16, scratch_rows=4, trunk_rows=12)
+    assert kv.rows == 16
+    assert kv.bytes_for(5) == 5 * 16 * (2 * 3 * 2 * 8) * 2
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"role": "judge"}, "neither target nor draft"),
+        ({"lengths": ()}, "rise"),
+        ({"lengths": (64, 64, 144)}, "rise"),
+        ({"lengths": (64,)}, "lengths end at 64, the cache has 144"),
+        ({"vocab_map": None}, "reduced vocabulary needs a vocab_map"),
+        ({"vocab_map": "../map.npy"}, "leaves the bundle"),
+    ],
+)
+def test_an_engine_that_contradicts_itself_is_refused(
+    change: dict[str, object], words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        replace(engine_manifest(DRAFT), **change)

@@ -1,0 +1,90 @@
+"""Bundles of a few hundred bytes whose engines are not real: enough for everything but running."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from engines.bundle import VOCAB_MAP_FILE, Bundle, open_bundle, seal_bundle, seal_engine
+from engines.manifest import (
+    DRAFT,
+    SCHEMA,
+    TARGET,
+    BundleManifest,
+    DraftFigures,
+    EngineManifest,
+    KvLayout,
+    Limits,
+    ModelFacts,
+    Source,
+)
+from engines.profiles import length_buckets
+from engines.tensors import DType, TensorSpec
+
+LIMITS = Limits(max_len=96, max_batch=2, num_draft=4, max_branches=8)
+REBUILD = (
+    "python -m export build --target big --draft small --backend onnxruntime "
+    "--precision fp32 --max-len 96 --max-batch 2 --num-draft 4 --max-branches 8 --out b"
+)
+DATA = bytes(range(256)) * 8
+
+
+def engine_manifest(role: str) -> EngineManifest:
+    scratch = LIMITS.num_draft * LIMITS.max_branches if role == DRAFT else 0
+    kv = KvLayout(2, 2, 8, DType.FLOAT32, scratch_rows=scratch, trunk_rows=112)
+    return EngineManifest(
+        schema=SCHEMA,
+        role=role,
+        backend="onnxruntime",
+        precision="fp32",
+        model=ModelFacts("llama", 1000, 64, 64 if role == TARGET else 48, 32, 2, 4, (2,), 1),
+        limits=LIMITS,
+        kv=kv,
+        lengths=length_buckets(kv.rows),
+        inputs=(TensorSpec("tokens", DType.INT64, ("B", "T")),),
+        outputs=(TensorSpec("logits", DType.FLOAT32, ("B", "R", 64)),),
+        plugins=("ssd::Verify",) if role == TARGET else (),
+        vocab_map=VOCAB_MAP_FILE if role == DRAFT else None,
+        source=Source("big", "0" * 64),
+        builder={"numpy": "2"},
+        files=(),
+    )
+
+
+def bundle_manifest(*, draft: bool) -> BundleManifest:
+    return BundleManifest(
+        schema=SCHEMA,
+        name="tiny",
+        backend="onnxruntime",
+        precision="fp32",
+        limits=LIMITS,
+        has_draft=draft,
+        tokenizer="tokenizer.json",
+        chat_template="chat_template.jinja",
+        special_tokens={"eos_token": "</s>"},
+        draft_figures=DraftFigures((0.5, 0.25)) if draft else None,
+        build_key="k" * 64,
+        rebuild=REBUILD,
+        files=(),
+    )
+
+
+def write_bundle(folder: Path, *, draft: bool = True, key: str = "k" * 64) -> Path:
+    """Write a whole, sealed bundle into ``folder`` (new) and return it."""
+    for role in (TARGET, DRAFT) if draft else (TARGET,):
+        (folder / role).mkdir(parents=True)
+        (folder / role / "model.onnx").write_bytes(b"graph of " + role.encode())
+        (folder / role / "model.onnx.data").write_bytes(DATA)
+        if role == DRAFT:
+            np.save(folder / role / VOCAB_MAP_FILE, np.arange(48, dtype=np.int32))
+        seal_engine(folder / role, engine_manifest(role))
+    (folder / "tokenizer.json").write_text('{"model": {}}', encoding="utf-8")
+    (folder / "chat_template.jinja").write_text("{{ messages }}", encoding="utf-8")
+    seal_bundle(folder, replace(bundle_manifest(draft=draft), build_key=key))
+    return folder
+
+
+def opened(folder: Path, *, draft: bool = True) -> Bundle:
+    return open_bundle(write_bundle(folder, draft=draft))

@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engines.errors import CheckpointError, PairError, UsageError
+from export.build.pair import check_pair, check_target, draft_figures
+from export.checkpoint.api import Checkpoint, open_checkpoint
+from tests.helpers.checkpoints import make_draft, make_gguf, make_llama, make_qwen3
+
+
+def target_in(folder: Path, **options: Any) -> Checkpoint:
+    return open_checkpoint(make_llama(folder / "target", **options))
+
+
+def edit_tokenizer(folder: Path, change: Callable[[dict[str, Any]], None]) -> Path:
+    path = folder / "tokenizer.json"
+    document = json.loads(path.read_bytes())
+    change(document)
+    path.write_text(json.dumps(document), encoding="utf-8")
+    return folder
+
+
+def test_a_draft_with_the_same_tokenizer_fits_whatever_its_insides(tmp_path: Path) -> None:
+    """Other family, width, depth, rope base, and no map: all of that may differ."""
+    draft = make_qwen3(tmp_path / "d", hidden=48, layers=1, rope_theta=1e6)
+    view = check_pair(target_in(tmp_path), open_checkpoint(draft), 64)
+    assert view.spec.hidden_size == 48
+    assert view.vocab_map is None
+
+
+def test_a_draft_without_a_tokenizer_takes_the_targets(tmp_path: Path) -> None:
+    view = check_pair(target_in(tmp_path), open_checkpoint(make_draft(tmp_path / "d")), 64)
+    assert view.vocab_map is not None
+    assert view.vocab_map.dtype == np.int32
+    assert view.spec.draft_vocab_size == len(view.vocab_map) == 300
+
+
+def test_the_same_tokenizer_in_a_gguf_and_in_a_folder_fits(tmp_path: Path) -> None:
+    draft = open_checkpoint(make_gguf(tmp_path / "g"))
+    assert check_pair(target_in(tmp_path), draft, 64).spec.vocab_size == 320
+
+
+def test_a_draft_without_a_tokenizer_and_with_another_vocabulary_is_refused(tmp_path: Path) -> None:
+    draft = make_draft(tmp_path / "d", vocab=330, embeddings_from_target=False)
+    with pytest.raises(PairError, match=r"no tokenizer of its own and 330 .* 320"):
+        check_pair(target_in(tmp_path), open_checkpoint(draft), 64)
+
+
+def swap(document: dict[str, Any]) -> None:
+    vocabulary = document["model"]["vocab"]
+    first, second = list(vocabulary)[10:12]
+    vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
+
+
+def rename_special(document: dict[str, Any]) -> None:
+    document["added_tokens"][2]["content"] = "<|end|>"
+
+
+def reorder_merges(document: dict[str, Any]) -> None:
+    document["model"]["merges"].reverse()
+
+
+def drop_merge(document: dict[str, Any]) -> None:
+    document["model"]["merges"].pop()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (swap, r"id 10 is '.' in the draft and '.' in the target"),
+        (rename_special, r"id 2 is '<\|end\|>' in the draft and '<\|im_end\|>' in the target"),
+        (reorder_merges, r"merge rule 0 is"),
+        (drop_merge, r"60 merge rules in the draft, 61 in the target"),
+    ],
+)
+def test_another_tokenizer_is_refused_naming_the_first_difference(
+    tmp_path: Path, change: Callable[[dict[str, Any]], None], words: str
+) -> None:
+    draft = edit_tokenizer(make_llama(tmp_path / "d"), change)
+    with pytest.raises(PairError, match=words) as caught:
+        check_pair(target_in(tmp_path), open_checkpoint(draft), 64)
+    assert "draft d and target target" in str(caught.value)
+
+
+def test_merges_written_the_old_way_are_the_same_merges(tmp_path: Path) -> None:
+    def as_strings(document: dict[str, Any]) -> None:
+        model = document["model"]
+        assert isinstance(model["merges"][0], list)
+        model["merges"] = [" ".join(pair) for pair in model["merges"]]
+
+    draft = edit_tokenizer(make_llama(tmp_path / "d"), as_strings)
+    check_pair(target_in(tmp_path), open_checkpoint(draft), 64)
+
+
+def test_an_added_token_at_the_end_of_one_tokenizer_is_no_difference(tmp_path: Path) -> None:
+    def add(document: dict[str, Any]) -> None:
+        last = document["added_tokens"][-1]
+        document["added_tokens"].append({**last, "id": 320, "content": "<extra>"})
+
+    draft = edit_tokenizer(make_llama(tmp_path / "d", vocab=320), add)
+    check_pair(target_in(tmp_path, vocab=320), open_checkpoint(draft), 64)
+
+
+@pytest.mark.parametrize(("draft_vocab", "target_vocab"), [(1000, 980), (980, 1000)])
+def test_padding_at_the_end_of_a_vocabulary_is_no_difference(
+    tmp_path: Path, draft_vocab: int, target_vocab: int
+) -> None:
+    """V1. A draft's rows beyond the target's are cut, so that it cannot propose them (V4)."""
+    draft = open_checkpoint(make_llama(tmp_path / "d", vocab=draft_vocab))
+    view = check_pair(target_in(tmp_path, vocab=target_vocab), draft, 64)
+    kept = min(draft_vocab, target_vocab)
+    assert view.spec.vocab_size == kept
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        np.testing.assert_array_equal(view.tensor(name), draft.tensor(name)[:kept])
+    name = "model.norm.weight"
+    np.testing.assert_array_equal(view.tensor(name), draft.tensor(name))
+
+
+def test_a_map_beyond_the_targets_ids_is_refused(tmp_path: Path) -> None:
+    draft = make_draft(tmp_path / "d", vocab=980, embeddings_from_target=False)
+    source = make_llama(tmp_path / "with-tokenizer", vocab=980)
+    (draft / "tokenizer.json").write_bytes((source / "tokenizer.json").read_bytes())
+    with pytest.raises(PairError, match=r"leads to id 9\d\d, the target has ids 0 to 961"):
+        check_pair(target_in(tmp_path, vocab=962), open_checkpoint(draft), 64)
+
+
+def test_borrowed_embeddings_must_have_the_drafts_width(tmp_path: Path) -> None:
+    draft = open_checkpoint(make_draft(tmp_path / "d", hidden=48))
+    with pytest.raises(PairError, match=r"expects \[320, 48\], the target has \[320, 32\]"):
+        check_pair(target_in(tmp_path), draft, 64)
+
+
+def test_a_text_longer_than_a_model_was_made_for_is_refused(tmp_path: Path) -> None:
+    target = target_in(tmp_path, max_position=128)
+    draft = open_checkpoint(make_draft(tmp_path / "d", max_position=64))
+    check_target(target, 128)
+    with pytest.raises(UsageError, match="--max-len 129 is beyond the 128 positions"):
+        check_target(target, 129)
+    check_pair(target, draft, 64)
+    with pytest.raises(PairError, match="--max-len 65 is beyond the 64 positions of the draft d"):
+        check_pair(target, draft, 65)
+
+
+def test_a_target_needs_a_sound_tokenizer_that_fits_its_embeddings(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"no tokenizer\.json"):
+        check_target(target_in(tmp_path / "1", tokenizer=False), 64)
+    folder = make_llama(tmp_path / "2" / "target")
+    for damaged in (b"{", b"[]", b'{"model": 3}', b"{}"):
+        (folder / "tokenizer.json").write_bytes(damaged)
+        with pytest.raises(CheckpointError, match="damaged or not a tokenizer"):
+            check_target(open_checkpoint(folder), 64)
+    larger = make_llama(tmp_path / "3" / "other", vocab=400)
+    (folder / "tokenizer.json").write_bytes((larger / "tokenizer.json").read_bytes())
+    with pytest.raises(CheckpointError, match=r"gives ids up to 399, .* only 320 embeddings"):
+        check_target(open_checkpoint(folder), 64)
+
+
+@pytest.mark.parametrize(
+    ("measured", "expected"),
+    [
+        ({"rank_shares": [0.5, 0.25]}, (0.5, 0.25)),
+        ({"rank_shares": [1]}, (1.0,)),
+        ({"rank_shares": []}, None),
+        ({"rank_shares": [1.5]}, None),
+        ({"rank_shares": ["a"]}, None),
+        ({"rank_shares": 3}, None),
+        ({}, None),
+        ([], None),
+        (None, None),
+    ],
+)
+def test_what_a_drafts_maker_measured_is_taken_if_it_makes_sense(
+    tmp_path: Path, measured: object, expected: tuple[float, ...] | None
+) -> None:
+    draft = open_checkpoint(make_draft(tmp_path / "d", config={"measured": measured}))
+    figures = draft_figures(draft)
+    assert (figures.ranks if figures else None) == expected
