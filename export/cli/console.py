@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import NoReturn, TextIO
 
 from engines.errors import UsageError
-from export.distill.progress import Report, progress
+from export.progress import Report, progress
 
 
 class Parser(argparse.ArgumentParser):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from export.cli.console import add_output_options, emit, emit_json, say
-from export.distill.progress import LINE_EVERY_S
+from export.progress import LINE_EVERY_S
 
 if TYPE_CHECKING:
     from export.cli.console import Parser

@@ -13,8 +13,8 @@ from export.checkpoint.resolve import resolve
 from export.distill import artefact
 from export.distill.measure import Figures
 from export.distill.pipeline import Options, check_options, distill
-from export.distill.progress import progress
 from export.distill.train import Progress
+from export.progress import progress
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -17,10 +17,10 @@ from export.distill.chat import frame_of
 from export.distill.corpus import Sample
 from export.distill.llama import Llama
 from export.distill.measure import Figures, measure
-from export.distill.progress import Report
 from export.distill.selfplay import write_samples
 from export.distill.train import Progress, initial_draft, source_layers, train
 from export.distill.vocabulary import choose_ids
+from export.progress import Report
 
 if TYPE_CHECKING:
     from torch import Tensor

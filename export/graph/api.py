@@ -30,7 +30,6 @@ from engines.manifest import KvLayout, Limits
 from engines.tensors import TensorSpec
 from export.checkpoint.spec import ModelSpec
 
-MODEL_FILE = "model.onnx"
 DATA_FILE = "model.onnx.data"
 
 Progress = Callable[[str, int, int], None]

@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from engines.manifest import TARGET
-from export.graph.api import DATA_FILE, MODEL_FILE, GraphRequest, GraphResult, Progress
+from engines.bundle import MODEL_FILE
+from engines.manifest import TARGET, KvLayout, Limits
+from export.graph.api import DATA_FILE, GraphRequest, GraphResult, Progress
 from export.graph.border import graph_inputs, graph_outputs, kv_names, next_name
 from export.graph.linear import LinearWeights
 from export.graph.rope import rotary_tables
@@ -46,7 +47,7 @@ class DecoderGraph:
             s.name: self.tape.input(s)
             for s in graph_inputs(request.role, request.kv, request.kv.rows)
         }
-        cos, sin = rotary_tables(spec, request.limits.max_len + 2 * request.limits.num_draft + 2)
+        cos, sin = rotary_tables(spec, num_positions(request.limits, request.kv))
         self._cos, self._sin = self.tape.weight("rope.cos", cos), self.tape.weight("rope.sin", sin)
         embedding = self.weights.embedding(
             self._inputs["tokens"], self._embedding(), "embed", tied=spec.tied_embeddings
@@ -241,3 +242,9 @@ class DecoderGraph:
             return chosen
         ids = self.tape.weight("vocab_map", self.request.vocab_map.astype(np.int64))
         return self.tape.op("Gather", ids, chosen, name="chosen_target_id", axis=0)
+
+
+def num_positions(limits: Limits, kv: KvLayout) -> int:
+    """Positions a call may name: branches of K tokens after K accepted ones at the text's end,
+    and the padding of a prompt's tail, which fills the trunk."""
+    return max(limits.max_len + 2 * limits.num_draft, kv.trunk_rows) + 1

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from engines.bundle import MODEL_FILE
 from engines.errors import BackendError, BundleCorruptError, MissingDependencyError
 from engines.manifest import TARGET, EngineManifest
 from engines.tensors import TensorSpec
@@ -22,7 +23,6 @@ from runtime.backends.caches import RowBuckets
 from runtime.device.api import Buffer, Device
 from runtime.device.machine import cpu_model
 
-MODEL_FILE = "model.onnx"
 INT8_COMPUTE = ("session.qdq_matmulnbits_accuracy_level", "4")
 """Without it a fused 8-bit matrix is multiplied in float32: 757 us instead of 15 us a layer."""
 

@@ -110,7 +110,7 @@ class DraftWorker:
         self.cache = SpeculationCache()
         self.rows = []
         for slot, prompt, law in zip(slots, prompts, params, strict=True):
-            prefill(self.session, self.layout, slot.index, prompt[:-1])
+            prefill(self.session, self.layout, slot.index, self._known(prompt[:-1]))
             self.rows.append(DraftRow(slot, law, list(prompt), len(prompt) - 1))
 
     def retire(self, row: int) -> None:
@@ -271,10 +271,15 @@ class DraftWorker:
         step = self.session.prepare(CallShape(0, len(self.rows), width, num_logits))
         for index, row in enumerate(self.rows):
             count = len(fed[index])
-            fill_trunk(step, index, self.layout, row.trunk, fed[index])
+            fill_trunk(step, index, self.layout, row.trunk, self._known(fed[index]))
             step.logit_rows[index] = [max(0, count - back) for back in range(num_logits, 0, -1)]
         step.run()
         return step, [len(tokens) for tokens in fed]
+
+    def _known(self, tokens: Sequence[int]) -> list[int]:
+        """``tokens`` with 0 for ids that the draft has no embedding of (a target may be padded)."""
+        vocab_size = self.session.manifest.model.vocab_size
+        return [token if token < vocab_size else 0 for token in tokens]
 
     def _choose(
         self, row: DraftRow, step: Step, index: int, at: int, position: int

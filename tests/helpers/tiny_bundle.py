@@ -25,6 +25,7 @@ def tiny_bundle(
     max_branches: int = 6,
     tied: bool = True,
     scaled_rope: bool = False,
+    max_len: int = 160,
 ) -> Bundle:
     """A pair: two layers, 64 wide, 320 tokens, with a draft of reduced vocabulary."""
     folder = Path(mkdtemp(prefix="tiny-bundle-"))
@@ -45,7 +46,7 @@ def tiny_bundle(
             draft=str(folder / "draft"),
             out=folder / "bundle",
             precision=precision,
-            max_len=160,
+            max_len=max_len,
             max_batch=max_batch,
             num_draft=num_draft,
             max_branches=max_branches,

@@ -55,7 +55,9 @@ class ToyPair:
         vocab: int = VOCAB,
         draft_vocab: int | None = None,
         min_tokens: int = 1,
+        draft_knows: int | None = None,
     ) -> None:
+        """``draft_knows`` cuts the draft's embedding to so many ids (a padded target has more)."""
         limits = Limits(max_len, max_batch, num_draft, max(1, num_branches))
         target, draft, ids = tables(
             table_seed, vocab=vocab, agreement=agreement, draft_vocab=draft_vocab
@@ -69,6 +71,10 @@ class ToyPair:
         near = target_side(device.create_stream("target"), self.target)
         far = None
         if mode != "ar":
+            known = draft_knows or vocab
+            kept = slice(known) if ids is None else ids < known
+            draft = np.ascontiguousarray(draft[:known, :known, kept])
+            ids = None if ids is None else ids[kept]
             self.draft_session = ToySession(DRAFT, draft, limits, device, vocab_map=ids)
             self.draft = DraftWorker(
                 self.draft_session,

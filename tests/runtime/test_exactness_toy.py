@@ -46,6 +46,7 @@ def cases(draw):
         "num_branches": draw(st.integers(1, 12)),
         "draft_vocab": draw(st.sampled_from([None, 5, 9])),
         "agreement": draw(st.sampled_from([0.1, 1.0, 8.0])),
+        "draft_knows": draw(st.sampled_from([None, None, 10])),
         "min_tokens": draw(st.sampled_from([1, 2])),
         "prompts": draw(
             st.lists(st.lists(token, min_size=1, max_size=70), min_size=batch, max_size=batch)
@@ -80,6 +81,7 @@ def test_every_mode_and_interleaving_gives_plain_decodings_tokens(case):
             agreement=case["agreement"],
             draft_vocab=case["draft_vocab"],
             min_tokens=case["min_tokens"],
+            draft_knows=case["draft_knows"],
         )
         options = {"max_tokens": case["max_tokens"], "stop_ids": case["stop_ids"]}
         for _ in range(2):  # the second batch must not see the first one's caches or guesses
