@@ -20,9 +20,10 @@ from typing import TypeVar
 
 from engines.codec import DecodeError, decode, encode
 from engines.errors import BundleCorruptError, BundleIncompatibleError
+from engines.profiles import ShapeProfile
 from engines.tensors import DType, TensorSpec
 
-SCHEMA = 1
+SCHEMA = 2
 BUNDLE_FILE = "bundle.json"
 ENGINE_FILE = "manifest.json"
 TARGET, DRAFT = "target", "draft"
@@ -124,6 +125,27 @@ class FileEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanFacts:
+    """A compiled TensorRT engine: where it may run and what it must find there.
+
+    ``builder`` is the compiler's name and version (a plan of another version cannot be read),
+    ``capabilities`` the compute capabilities it was compiled for ("8.9"), ``plugins`` each
+    plugin layer as "namespace::name@version".
+    """
+
+    file: str
+    builder: str
+    capabilities: tuple[str, ...]
+    profiles: tuple[ShapeProfile, ...]
+    plugins: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        check_path(self.file)
+        if not self.profiles:
+            raise ValueError("a plan needs at least one profile")
+
+
+@dataclass(frozen=True, slots=True)
 class EngineManifest:
     """One engine: ``model.onnx`` with its weights, and how to call it."""
 
@@ -139,6 +161,7 @@ class EngineManifest:
     outputs: tuple[TensorSpec, ...]
     plugins: tuple[str, ...]
     vocab_map: str | None
+    plan: PlanFacts | None
     source: Source
     builder: dict[str, str]
     files: tuple[FileEntry, ...]

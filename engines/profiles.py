@@ -7,6 +7,7 @@ binds the smallest bucket of rows that holds it. Growing by one bucket moves the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 PROMPT_CHUNK = 64
 """Tokens of a prompt that one call takes; a tail is padded to a multiple of ``PROMPT_STEP``.
@@ -47,3 +48,72 @@ def pick_bucket(buckets: Sequence[int], needed: int) -> int:
         if size >= needed:
             return size
     raise ValueError(f"{needed} cache rows needed, the largest bucket has {buckets[-1]}")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What a dimension may be in one profile, and the value the kernels are chosen for."""
+
+    least: int
+    typical: int
+    most: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.least <= self.typical <= self.most:
+            raise ValueError(f"{self.least} <= {self.typical} <= {self.most} does not rise from 1")
+
+    def holds(self, value: int) -> bool:
+        return self.least <= value <= self.most
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeProfile:
+    """One kind of call an ahead-of-time engine was compiled for.
+
+    ``name`` is prompt, step (plain decoding, root), verify or branch; dimensions as in
+    ``engines.tensors``: B = batch, T = tokens, R = logits, L = length.
+    """
+
+    name: str
+    batch: Span
+    tokens: Span
+    logits: Span
+    length: Span
+
+    def holds(self, *, batch: int, tokens: int, logits: int, length: int) -> bool:
+        """Whether a call of these sizes fits."""
+        return (
+            self.batch.holds(batch)
+            and self.tokens.holds(tokens)
+            and self.logits.holds(logits)
+            and self.length.holds(length)
+        )
+
+
+def shape_profiles(
+    role: str, *, max_batch: int, num_draft: int, max_branches: int, rows: int
+) -> tuple[ShapeProfile, ...]:
+    """The profiles a compiled engine needs, most used first.
+
+    target: step T = R = 1..2, verify T = R = 2..K + 1, prompt. draft: step T = 1..K + 1 (root pass
+    and just-in-time drafting), branch T = R = 1..W of one slot, prompt. A prompt is fed one slot
+    at a time in chunks; R up to the chunk, for scoring.
+    """
+    length = Span(min(64, rows), min(512, rows), rows)
+    batch = Span(1, max_batch, max_batch)
+    one = Span(1, 1, 1)
+    chunk = Span(PROMPT_STEP, PROMPT_CHUNK, PROMPT_CHUNK)
+    prompt = ShapeProfile("prompt", one, chunk, Span(1, 1, PROMPT_CHUNK), length)
+    profiles = []
+    if role == "target":
+        profiles.append(ShapeProfile("step", batch, Span(1, 1, 2), Span(1, 1, 2), length))
+        if num_draft:
+            block = Span(2, num_draft + 1, num_draft + 1)
+            profiles.append(ShapeProfile("verify", batch, block, block, length))
+    else:
+        root = Span(1, 1, num_draft + 1)
+        profiles.append(ShapeProfile("step", batch, root, root, length))
+        if num_draft and max_branches:
+            width = Span(1, max_branches, max_branches)
+            profiles.append(ShapeProfile("branch", one, width, width, length))
+    return (*profiles, prompt)

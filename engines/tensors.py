@@ -15,15 +15,18 @@ class DType(StrEnum):
     INT32 = "int32"
     INT64 = "int64"
     FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
     FLOAT32 = "float32"
 
     @property
     def numpy(self) -> np.dtype:
+        """Raises TypeError for bfloat16, which numpy does not have."""
         return np.dtype(self.value)
 
     @property
     def itemsize(self) -> int:
-        return self.numpy.itemsize
+        """Bytes an element."""
+        return 2 if self is DType.BFLOAT16 else self.numpy.itemsize
 
 
 @dataclass(frozen=True, slots=True)

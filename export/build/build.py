@@ -171,6 +171,7 @@ def _engine_manifest(plan: BuildPlan, request: GraphRequest, result: GraphResult
         outputs=result.outputs,
         plugins=result.plugins,
         vocab_map=VOCAB_MAP_FILE if request.vocab_map is not None else None,
+        plan=None,
         source=Source(named, plan.fingerprints[role]),
         builder=plan.versions,
         files=(),

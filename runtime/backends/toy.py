@@ -50,6 +50,7 @@ def toy_manifest(role: str, vocab_size: int, output_vocab: int, limits: Limits) 
         outputs=(),
         plugins=(),
         vocab_map=None if output_vocab == vocab_size else "vocab_map.npy",
+        plan=None,
         source=Source("toy", "toy"),
         builder={},
         files=(),

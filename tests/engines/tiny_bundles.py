@@ -47,6 +47,7 @@ def engine_manifest(role: str) -> EngineManifest:
         outputs=(TensorSpec("logits", DType.FLOAT32, ("B", "R", 64)),),
         plugins=("ssd::Verify",) if role == TARGET else (),
         vocab_map=VOCAB_MAP_FILE if role == DRAFT else None,
+        plan=None,
         source=Source("big", "0" * 64),
         builder={"numpy": "2"},
         files=(),
