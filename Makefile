@@ -23,9 +23,10 @@ $(VENV)/.run: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet $(PIP_ARGS) --editable '.[cpu,export]'
 	@touch $@
 
-# The development tools, and torch and transformers for the parity tests.
+# The development tools; torch and transformers for the parity tests; TensorRT-RTX, which compiles
+# without a GPU, and polygraphy.
 $(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet $(PIP_ARGS) --editable '.[dev,torch]'
+	$(BIN)/python -m pip install --quiet $(PIP_ARGS) --editable '.[dev,torch,rtx,bench]'
 	@touch $@ $(VENV)/.run
 
 demo: $(VENV)/.run  ## build the default CPU pair and compare ar, sd and ssd on real prompts

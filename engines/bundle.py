@@ -30,6 +30,7 @@ from engines.manifest import (
 )
 
 MODEL_FILE = "model.onnx"
+PLAN_FILE = "engine.plan"
 TOKENIZER_FILE = "tokenizer.json"
 CHAT_TEMPLATE_FILE = "chat_template.jinja"
 VOCAB_MAP_FILE = "vocab_map.npy"
@@ -66,7 +67,14 @@ class Bundle:
         return None if template is None else self.path / template
 
     def model_path(self, role: str) -> Path:
+        """The graph. A compiled engine may have been built without it (``--no-onnx``)."""
         return self.path / role / MODEL_FILE
+
+    def plan_path(self, role: str) -> Path | None:
+        """The compiled engine; None for one that runs from its graph."""
+        engine = self.draft if role == DRAFT else self.target
+        plan = None if engine is None else engine.plan
+        return None if plan is None else self.path / role / plan.file
 
     def vocab_map_path(self) -> Path | None:
         """The draft's map (int32 [draft vocabulary], target ids); None when it speaks all ids."""
@@ -115,7 +123,8 @@ def _load_engine(root: Path, role: str, bundle: BundleManifest) -> EngineManifes
             raise BundleCorruptError(
                 f"{where} has {name} {found}, the bundle has {expected}; rebuild: {bundle.rebuild}"
             )
-    needed = {MODEL_FILE} | ({engine.vocab_map} if engine.vocab_map else set())
+    needed = {MODEL_FILE if engine.plan is None else engine.plan.file}
+    needed |= {engine.vocab_map} if engine.vocab_map else set()
     _require_listed(needed, {file.path for file in engine.files}, where, bundle.rebuild)
     return engine
 

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping, Sequence
 
 from engines.bundle import Bundle
 from engines.errors import BundleIncompatibleError
 from engines.manifest import SCHEMA
+
+TENSORRT_BACKENDS = ("tensorrt-rtx", "tensorrt")
+_BUILD = ["python", "-m", "export", "build"]
+_FROM_TENSORRT = ("--compute-capability", "--no-onnx", "--precision", "--block")
+"""Options of a TensorRT build that another backend has no use, or other values, for."""
 
 
 def reasons(
@@ -17,27 +23,49 @@ def reasons(
     branches: int | None = None,
     max_len: int | None = None,
     batch: int | None = None,
+    builder: str | None = None,
+    capability: str | None = None,
 ) -> list[str]:
     """Why ``bundle`` cannot run on ``backend`` with K = ``num_draft``, W = ``branches`` and so on.
 
-    None asks for nothing. Each reason is one line and ends with the command that builds a bundle
-    without it. An empty list means that it can run.
+    ``builder`` (name and version) is the TensorRT that would read compiled engines, ``capability``
+    the compute capability of the GPU ("8.9"). None asks for nothing. Each reason is one line and
+    ends with the command that builds a bundle without it. An empty list means that it can run.
     """
     manifest = bundle.manifest
     found: list[str] = []
 
-    def refuse(why: str, option: str | None = None, value: object = None) -> None:
-        found.append(f"{why}; rebuild: {_rebuild(manifest.rebuild, option, value)}")
+    def refuse(why: str, changes: Mapping[str, Sequence[str] | None] | None = None) -> None:
+        found.append(f"{why}; rebuild: {_rebuild(manifest.rebuild, changes or {})}")
 
     schemas = {manifest.schema, *(engine.schema for engine in bundle.engines)} - {SCHEMA}
     if schemas:
         refuse(f"the bundle has schema {min(schemas)}, this version reads schema {SCHEMA}")
     if manifest.backend != backend:
-        refuse(
-            f"the bundle was built for {manifest.backend}, this session runs {backend}",
-            "--backend",
-            backend,
-        )
+        changes: dict[str, Sequence[str] | None] = {"--backend": [backend]}
+        why = f"the bundle was built for {manifest.backend}, this session runs {backend}"
+        if manifest.backend in TENSORRT_BACKENDS and backend not in TENSORRT_BACKENDS:
+            why = (
+                f"the bundle was built for {manifest.backend}: "
+                "this version builds TensorRT engines and cannot run them yet"
+            )
+            changes |= dict.fromkeys(_FROM_TENSORRT)
+        refuse(why, changes)
+    for engine in bundle.engines:
+        plan = engine.plan
+        if plan is None:
+            continue
+        if builder is not None and plan.builder != builder:
+            refuse(
+                f"the {engine.role} engine was compiled by {plan.builder}, which alone can read "
+                f"it, and {builder} is here"
+            )
+        if capability is not None and capability not in plan.capabilities:
+            refuse(
+                f"the {engine.role} engine was compiled for compute capability "
+                f"{' '.join(plan.capabilities)}, this GPU has {capability}",
+                {"--compute-capability": [capability]},
+            )
     for name, option, wanted, built in (
         ("K (num_draft)", "--num-draft", num_draft, manifest.limits.num_draft),
         ("W (branches)", "--max-branches", branches, manifest.limits.max_branches),
@@ -45,7 +73,8 @@ def reasons(
         ("batch", "--max-batch", batch, manifest.limits.max_batch),
     ):
         if wanted is not None and wanted > built:
-            refuse(f"{name} = {wanted} is above the built limit {built}", option, wanted)
+            why = f"{name} = {wanted} is above the built limit {built}"
+            refuse(why, {option: [str(wanted)]})
     if bundle.draft is not None:
         speaks, knows = bundle.draft.model.vocab_size, bundle.target.model.vocab_size
         if speaks > knows:
@@ -61,6 +90,8 @@ def require(
     branches: int | None = None,
     max_len: int | None = None,
     batch: int | None = None,
+    builder: str | None = None,
+    capability: str | None = None,
 ) -> None:
     """BundleIncompatibleError with the first of ``reasons``, if there is one."""
     found = reasons(
@@ -70,18 +101,26 @@ def require(
         branches=branches,
         max_len=max_len,
         batch=batch,
+        builder=builder,
+        capability=capability,
     )
     if found:
         raise BundleIncompatibleError(f"{bundle.path}: {found[0]}")
 
 
-def _rebuild(line: str, option: str | None, value: object) -> str:
-    """The bundle's build command with ``option`` set to ``value``."""
+def _rebuild(line: str, changes: Mapping[str, Sequence[str] | None]) -> str:
+    """The bundle's build command with the values of its options changed, None for dropped.
+
+    A line that is no such command stays as it is.
+    """
     try:
         words = shlex.split(line)
     except ValueError:
         return line
-    if option is None or option not in words[:-1]:
+    if not changes or words[: len(_BUILD)] != _BUILD:
         return line
-    words[words.index(option) + 1] = str(value)
+    for option, values in changes.items():
+        start = words.index(option) if option in words else len(words)
+        end = next((i for i in range(start + 1, len(words)) if words[i].startswith("--")), None)
+        words[start:end] = [] if values is None else [option, *values]
     return shlex.join(words)

@@ -9,6 +9,8 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
+from plugins.sample import onnx as sample_onnx
+from plugins.sample import reference as sample_reference
 from plugins.verify import onnx as verify_onnx
 from plugins.verify import reference as verify_reference
 
@@ -40,6 +42,15 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType(
             outputs=verify_onnx.OUTPUTS,
             reference=verify_reference.verify,
             function_text=verify_onnx.function_text(),
-        )
+        ),
+        sample_onnx.OP_NAME: Operator(
+            name=sample_onnx.OP_NAME,
+            domain=sample_onnx.DOMAIN,
+            version=sample_onnx.VERSION,
+            inputs=sample_onnx.INPUTS,
+            outputs=sample_onnx.OUTPUTS,
+            reference=sample_reference.sample,
+            function_text=sample_onnx.function_text(),
+        ),
     }
 )

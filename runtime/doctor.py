@@ -130,30 +130,35 @@ REQUIREMENTS = (
     Requirement("huggingface-hub", "hub", (1, 0)),
     Requirement("torch", "torch", (2, 13)),
     Requirement("transformers", "torch", (5, 0)),
-    Requirement("tensorrt", None, distributions=("tensorrt-cu13", "tensorrt-cu12")),
-    Requirement("tensorrt-rtx", None, distributions=("tensorrt-rtx-cu13",)),
+    Requirement("tensorrt", "tensorrt", (10, 15), ("tensorrt-cu13", "tensorrt-cu12")),
+    Requirement("tensorrt-rtx-cu13", "rtx", (1, 7), module="tensorrt_rtx"),
     Requirement("cuda-core", None, module="cuda"),
     Requirement("cuda-bindings", None, module="cuda"),
-    Requirement("polygraphy", None),
+    Requirement("polygraphy", "bench", (0, 53)),
 )
 TO_RUN = ("onnxruntime", "tokenizers")
 TO_BUILD = ("onnx", "onnx-ir", "gguf", "safetensors", "tokenizers")
-NOT_YET = ("tensorrt-rtx", "tensorrt")
+CANNOT_RUN = "this version builds its engines and cannot run them yet"
 
 
 def examine(root: Path = ROOT) -> Checkup:
     """Look at everything. ``root`` stands in for ``/`` in tests."""
     here = machine(root)
     packages = tuple(_package(requirement) for requirement in REQUIREMENTS)
+    nvidia = _nvidia(root)
     return Checkup(
         python=platform.python_version(),
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         machine=here,
         flags=_flags(root),
         memory=_memory(root),
-        nvidia=_nvidia(root),
+        nvidia=nvidia,
         packages=packages,
-        backends=(_onnxruntime(packages), *map(_not_yet, NOT_YET)),
+        backends=(
+            _onnxruntime(packages),
+            _tensorrt_rtx(packages),
+            _tensorrt(packages, nvidia),
+        ),
         advice=tuple(_advice(here, packages)),
     )
 
@@ -262,22 +267,55 @@ def _release(version: str) -> tuple[int, ...]:
 
 
 def _onnxruntime(packages: tuple[Package, ...]) -> Backend:
-    bad = {package.name: package for package in packages if package.problem is not None}
-    missing_to_build = [name for name in TO_BUILD if name in bad]
-    missing_to_run = [name for name in TO_RUN if name in bad]
-    missing = dict.fromkeys([*missing_to_build, *missing_to_run])
-    extras = dict.fromkeys(bad[name].extra for name in missing)
+    to_build, to_run = _bad(packages, TO_BUILD), _bad(packages, TO_RUN)
     return Backend(
         name="onnxruntime",
-        can_build=not missing_to_build,
-        can_run=not missing_to_run,
-        why_not=tuple(f"{name}: {bad[name].problem}" for name in missing),
-        install=tuple(f"pip install 'ssd-trt[{extra}]'" for extra in extras),
+        can_build=not to_build,
+        can_run=not to_run,
+        why_not=_problems(to_build | to_run),
+        install=_installs(to_build | to_run),
     )
 
 
-def _not_yet(name: str) -> Backend:
-    return Backend(name, False, False, ("not in this version of ssd-trt",), ())
+def _tensorrt_rtx(packages: tuple[Package, ...]) -> Backend:
+    """Compiles anywhere, a GPU or not."""
+    bad = _bad(packages, (*TO_BUILD, "tensorrt-rtx-cu13"))
+    return Backend(
+        name="tensorrt-rtx",
+        can_build=not bad,
+        can_run=False,
+        why_not=(*_problems(bad), CANNOT_RUN),
+        install=_installs(bad),
+    )
+
+
+def _tensorrt(packages: tuple[Package, ...], nvidia: Nvidia) -> Backend:
+    """Compiles on the GPU that will run the engine."""
+    bad = _bad(packages, (*TO_BUILD, "tensorrt"))
+    has_gpu = any(gpu.node is not None for gpu in nvidia.gpus)
+    no_gpu = "it compiles on the GPU that will run the engine, and none is usable here"
+    return Backend(
+        name="tensorrt",
+        can_build=has_gpu and not bad,
+        can_run=False,
+        why_not=(*_problems(bad), *(() if has_gpu else (no_gpu,)), CANNOT_RUN),
+        install=_installs(bad),
+    )
+
+
+def _bad(packages: tuple[Package, ...], needed: tuple[str, ...]) -> dict[str, Package]:
+    """The needed packages that cannot be used, in the order of ``needed``."""
+    found = {package.name: package for package in packages}
+    return {name: found[name] for name in needed if found[name].problem is not None}
+
+
+def _problems(bad: dict[str, Package]) -> tuple[str, ...]:
+    return tuple(f"{name}: {package.problem}" for name, package in bad.items())
+
+
+def _installs(bad: dict[str, Package]) -> tuple[str, ...]:
+    extras = dict.fromkeys(package.extra for package in bad.values())
+    return tuple(f"pip install 'ssd-trt[{extra}]'" for extra in extras)
 
 
 def _read(file: Path) -> str:

@@ -25,6 +25,8 @@ NEEDS = {
         and importlib.util.find_spec("transformers") is not None
     ),
     "gpu": lambda: os.path.exists("/dev/nvidiactl"),
+    "polygraphy": lambda: importlib.util.find_spec("polygraphy") is not None,
+    "rtx": lambda: importlib.util.find_spec("tensorrt_rtx") is not None,
 }
 
 

@@ -1,7 +1,8 @@
-"""The build itself: two graphs, their manifests, one rename."""
+"""The build itself: two graphs, compiled where the backend wants it, and one rename."""
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import numpy as np
 
 from engines.bundle import (
     CHAT_TEMPLATE_FILE,
+    MODEL_FILE,
     TOKENIZER_FILE,
     VOCAB_MAP_FILE,
     Bundle,
@@ -28,6 +30,7 @@ from engines.manifest import (
     Source,
 )
 from engines.profiles import length_buckets
+from export.build.compiled import compile_plan
 from export.build.options import BuildOptions
 from export.build.pair import draft_figures
 from export.build.plan import BuildPlan, check_room, in_words, make_plan
@@ -35,7 +38,7 @@ from export.build.progress import Reporter, Silent
 from export.build.writer import BundleWriter
 from export.checkpoint.api import Checkpoint
 from export.checkpoint.weights import EMBEDDING
-from export.graph.api import GraphRequest, GraphResult, Progress
+from export.graph.api import DATA_FILE, GraphRequest, GraphResult, Progress
 
 BuildGraph = Callable[[GraphRequest, Progress], GraphResult]
 Verify = Callable[[Path, Checkpoint], object]
@@ -63,7 +66,8 @@ def build(
 
     ``options.place`` changes in one step, at the end: after any failure it is what it was. A
     second builder of the same place waits for the first. ``verify`` sees the new bundle before
-    it is published. Raises UsageError, CheckpointError, PairError, MissingDependencyError.
+    it is published. Raises UsageError, CheckpointError, PairError, MissingDependencyError,
+    BackendError.
     """
     started = time.monotonic()
     reporter = reporter or Silent()
@@ -113,7 +117,14 @@ def _build_engine(
     result.save(folder)
     if request.vocab_map is not None:
         np.save(folder / VOCAB_MAP_FILE, request.vocab_map)
-    seal_engine(folder, _engine_manifest(plan, request, result))
+    manifest = _engine_manifest(plan, request, result)
+    if plan.compiler is not None:
+        compiled = compile_plan(plan.compiler, manifest, folder, reporter)
+        manifest = dataclasses.replace(manifest, plan=compiled)
+        if not plan.options.keep_onnx:
+            for name in (MODEL_FILE, DATA_FILE):
+                (folder / name).unlink(missing_ok=True)
+    seal_engine(folder, manifest)
 
 
 def _request(plan: BuildPlan, role: str) -> GraphRequest:

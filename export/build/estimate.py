@@ -3,58 +3,119 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from math import prod
 
-from engines.manifest import KvLayout
+from engines.manifest import DRAFT, KvLayout
+from engines.profiles import shape_profiles
 from export.build.options import BuildOptions
 from export.checkpoint.spec import ModelSpec
-from export.checkpoint.weights import weight_shapes
+from export.checkpoint.weights import EMBEDDING, HEAD, weight_shapes
+from export.graph.precision import ONNXRUNTIME, Coding
 
 PROCESS_BYTES = 200 * 2**20
 """Python with numpy and the ONNX libraries loaded."""
+ID_BYTES = 8
+"""An entry of a draft's map to target ids."""
+COMPILER_BYTES = 250 * 10**6
+"""The compiler's own libraries and tables."""
+PROFILE_BYTES, LAYER_BYTES, CODED_LAYER_BYTES = 3 * 10**6, 250_000, 550_000
+"""Kernels in a plan for each profile, and for each profile and layer (of dense, of coded weights).
+
+Like all of the compiler's figures: a rough fit to TensorRT-RTX 1.7 on the default pair and on one
+wide layer (30 layers: 31 MB of kernels in fp16, 57 MB in int8; the fit is within 10 %).
+"""
+COMPILE_LAYER_BYTES = 4 * 10**6
+"""Memory of the compiler for each profile and layer."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineEstimate:
-    """Bytes of one engine: on disk, of its caches when every slot is full, and while building."""
+    """Bytes of one engine: on disk, of its caches when every slot is full, and while building.
+
+    ``plan_bytes`` is the compiled engine and ``compile_bytes`` the memory that compiling takes at
+    its peak, the mapped weight file not counted (measured: 0.8 to 1.2 of it); both 0 where the
+    backend runs the graph itself.
+    """
 
     role: str
     num_parameters: int
     file_bytes: int
     kv_bytes: int
     build_bytes: int
+    plan_bytes: int
+    compile_bytes: int
 
 
 def estimate_engine(
     role: str, spec: ModelSpec, kv: KvLayout, options: BuildOptions
 ) -> EngineEstimate:
-    """fp32 stores 4 bytes a weight; int8 one, and a float32 scale for every block of a matrix.
+    """Sizes of one engine.
 
-    While it is built, all of the engine is in memory, and of its largest weight some float32
-    copies (as read, fused or transposed, and the steps of quantisation).
+    While its graph is built, all of it is in memory (4-bit codes a byte each), and of its largest
+    weight some float32 copies (as read, fused or transposed, and the steps of quantisation).
     """
-    shapes = list(weight_shapes(spec).values())
-    num_parameters = sum(prod(shape) for shape in shapes)
+    precision = options.arithmetic
+    shapes = weight_shapes(spec)
+    num_parameters = sum(map(prod, shapes.values()))
     if spec.embeddings_from_target:
-        shapes.append((spec.vocab_size, spec.hidden_size))
-    matrices = sum(prod(shape) for shape in shapes if len(shape) == 2)
-    vectors = sum(prod(shape) for shape in shapes if len(shape) == 1)
-    rotary = kv.trunk_rows * spec.head_dim
-    if options.precision == "int8":
-        file_bytes = matrices + 4 * (matrices // options.block) + 4 * (vectors + rotary)
-        copies = 4
-    else:
-        file_bytes = 4 * (matrices + vectors + rotary)
-        copies = 2
-    largest = max(prod(shape) for shape in shapes)
-    return EngineEstimate(
+        shapes[EMBEDDING] = (spec.vocab_size, spec.hidden_size)
+    tables = [shapes[name] for name in (EMBEDDING, HEAD) if name in shapes]
+    matrices = [
+        shape for name, shape in shapes.items() if len(shape) == 2 and name not in (EMBEDDING, HEAD)
+    ]
+    plain = sum(prod(shape) for shape in shapes.values() if len(shape) == 1)
+    plain += kv.trunk_rows * spec.head_dim  # rotary tables
+    file_bytes = (
+        precision.activation.itemsize * plain
+        + _stored_bytes(matrices, precision.layers, options)
+        + _stored_bytes(tables, precision.tables, options)
+        + (ID_BYTES * (spec.draft_vocab_size or spec.vocab_size) if role == DRAFT else 0)
+    )
+    layers_in_4_bits = precision.layers is not None and precision.layers.bits == 4
+    unpacked = sum(map(prod, matrices)) // 2 if layers_in_4_bits else 0
+    copies = 2 if precision.layers is None else 4
+    largest = max(map(prod, shapes.values()))
+    estimate = EngineEstimate(
         role=role,
         num_parameters=num_parameters,
         file_bytes=file_bytes,
         kv_bytes=kv.bytes_for(options.max_batch),
-        build_bytes=PROCESS_BYTES + file_bytes + copies * 4 * largest,
+        build_bytes=PROCESS_BYTES + file_bytes + unpacked + copies * 4 * largest,
+        plan_bytes=0,
+        compile_bytes=0,
     )
+    if options.backend == ONNXRUNTIME:
+        return estimate
+    profiles = shape_profiles(
+        role,
+        max_batch=options.max_batch,
+        num_draft=options.num_draft,
+        max_branches=options.max_branches,
+        rows=kv.rows,
+    )
+    layer_bytes = LAYER_BYTES if precision.layers is None else CODED_LAYER_BYTES
+    plan_bytes = file_bytes + len(profiles) * (PROFILE_BYTES + spec.num_layers * layer_bytes)
+    compiling = len(profiles) * spec.num_layers * COMPILE_LAYER_BYTES
+    return replace(
+        estimate,
+        plan_bytes=plan_bytes,
+        compile_bytes=COMPILER_BYTES + 2 * plan_bytes + unpacked + compiling,
+    )
+
+
+def _stored_bytes(
+    matrices: Sequence[tuple[int, ...]], coding: Coding | None, options: BuildOptions
+) -> int:
+    """Weight matrices [N, K] in a file: plain, or codes and a scale for each block or column."""
+    num_weights = sum(map(prod, matrices))
+    itemsize = options.arithmetic.activation.itemsize
+    if coding is None:
+        return itemsize * num_weights
+    num_columns = sum(outputs for outputs, _ in matrices)
+    num_scales = num_weights // options.block if coding.blocks else num_columns
+    return num_weights * coding.bits // 8 + itemsize * num_scales
 
 
 def free_memory() -> int | None:

@@ -10,20 +10,32 @@ from pathlib import Path
 
 from engines.codec import encode
 from engines.manifest import SCHEMA
+from export.build.compiled import Compiler
 from export.build.options import BuildOptions
 
 _PACKAGES = ("onnx", "onnx-ir", "numpy")
 _ROOT = Path(__file__).resolve().parents[2]
-_SOURCES = ("engines", "plugins", "export/build", "export/checkpoint", "export/graph")
+_SOURCES = (
+    "engines",
+    "plugins",
+    "export/build",
+    "export/checkpoint",
+    "export/graph",
+    "export/tensorrt",
+)
 
 
-def builder_versions() -> dict[str, str]:
+def builder_versions(compiler: Compiler | None = None) -> dict[str, str]:
     """What shapes an engine besides its checkpoint: packages, and the code that builds it."""
-    return {name: _version(name) for name in _PACKAGES} | {"ssd-trt source": source_hash()}
+    versions = {name: _version(name) for name in _PACKAGES} | {"ssd-trt source": source_hash()}
+    return versions if compiler is None else versions | {"compiler": compiler.identity}
 
 
 def build_key(
-    options: BuildOptions, fingerprints: Iterable[str | None], versions: dict[str, str]
+    options: BuildOptions,
+    fingerprints: Iterable[str | None],
+    versions: dict[str, str],
+    compiler: Compiler | None = None,
 ) -> str:
     """SHA-256 (hex) over everything that decides a bundle's content.
 
@@ -33,10 +45,12 @@ def build_key(
         "schema": SCHEMA,
         "backend": options.backend,
         "precision": options.precision,
-        "block": options.block if options.precision == "int8" else None,
+        "block": options.scale_block,
         "limits": encode(options.limits),
         "checkpoints": list(fingerprints),
         "versions": versions,
+        "compiler": encode(compiler),
+        "keep_onnx": options.keep_onnx,
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 

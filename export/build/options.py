@@ -9,12 +9,11 @@ from pathlib import Path
 from engines.errors import UsageError
 from engines.manifest import DRAFT, KvLayout, Limits
 from engines.profiles import trunk_rows
-from engines.tensors import DType
 from export.checkpoint.spec import ModelSpec
+from export.graph.precision import BACKENDS, NAMES, ONNXRUNTIME, Precision, names_for, precision_for
 
-BACKENDS = ("onnxruntime",)
-LATER_BACKENDS = ("tensorrt", "tensorrt-rtx")
-PRECISIONS = ("int8", "fp32")
+GPU_BACKENDS = tuple(name for name in BACKENDS if name != ONNXRUNTIME)
+PRECISIONS = NAMES
 BLOCKS = (64, 32)
 MAX_DRAFT = 16
 MAX_BRANCHES = 64
@@ -24,7 +23,9 @@ DEFAULT_PLACE = Path("engines/bundles")
 @dataclass(frozen=True, slots=True)
 class BuildOptions:
     """The options of ``python -m export build``. ``target`` and ``draft`` are as the user typed
-    them: a path, a fetched name or a hub id. UsageError for a value that cannot be built."""
+    them: a path, a fetched name or a hub id. ``capabilities`` are the compute capabilities to
+    compile for ("8.9"), () for all that suit; ``keep_onnx``: whether a compiled engine keeps
+    the graph that it was compiled from. UsageError for a value that cannot be built."""
 
     target: str
     draft: str | None = None
@@ -36,19 +37,41 @@ class BuildOptions:
     max_batch: int = 1
     num_draft: int = 4
     max_branches: int = 16
+    capabilities: tuple[str, ...] = ()
+    keep_onnx: bool = True
 
     def __post_init__(self) -> None:
-        if self.backend in LATER_BACKENDS:
-            raise UsageError(
-                f"this version cannot build for {self.backend} yet; use --backend {BACKENDS[0]}"
-            )
-        _one_of("--backend", self.backend, BACKENDS)
-        _one_of("--precision", self.precision, PRECISIONS)
+        blocks = self.arithmetic.blocks
         _one_of("--block", self.block, BLOCKS)
+        if blocks and self.block not in blocks:
+            raise UsageError(
+                f"--block {self.block} does not fit --precision {self.precision} "
+                f"on {self.backend}; use --block {blocks[0]}"
+            )
+        if self.backend == ONNXRUNTIME:
+            for option, is_given in (
+                ("--compute-capability", bool(self.capabilities)),
+                ("--no-onnx", not self.keep_onnx),
+            ):
+                if is_given:
+                    raise UsageError(
+                        f"{option} is for compiled engines, {ONNXRUNTIME} runs the graph itself; "
+                        f"leave it out or use --backend {' or '.join(GPU_BACKENDS)}"
+                    )
         _between("--max-len", self.max_len, 2, None)
         _between("--max-batch", self.max_batch, 1, None)
         _between("--num-draft", self.num_draft, 0, MAX_DRAFT)
         _between("--max-branches", self.max_branches, 0, MAX_BRANCHES)
+
+    @property
+    def arithmetic(self) -> Precision:
+        """What ``precision`` means on ``backend``."""
+        return precision_for(self.backend, self.precision)
+
+    @property
+    def scale_block(self) -> int | None:
+        """Inputs that share a scale in the weights; None where nothing is stored in blocks."""
+        return self.block if self.arithmetic.blocks else None
 
     @property
     def place(self) -> Path:
@@ -70,7 +93,7 @@ class BuildOptions:
             num_layers=spec.num_layers,
             num_kv_heads=spec.num_kv_heads,
             head_dim=spec.head_dim,
-            dtype=DType.FLOAT32,
+            dtype=self.arithmetic.activation,
             scratch_rows=self.num_draft * self.max_branches if role == DRAFT else 0,
             trunk_rows=trunk_rows(self.max_len, self.num_draft),
         )
@@ -80,11 +103,22 @@ class BuildOptions:
         words = ["python", "-m", "export", "build", "--target", self.target]
         words += ["--draft", self.draft or "none"]
         words += ["--backend", self.backend, "--precision", self.precision]
-        if self.precision == "int8":
-            words += ["--block", str(self.block)]
+        if self.scale_block is not None:
+            words += ["--block", str(self.scale_block)]
+        if self.capabilities:
+            words += ["--compute-capability", *self.capabilities]
+        if not self.keep_onnx:
+            words.append("--no-onnx")
+        if not self.keep_onnx:
+            words += ["--no-onnx"]
         words += ["--max-len", str(self.max_len), "--max-batch", str(self.max_batch)]
         words += ["--num-draft", str(self.num_draft), "--max-branches", str(self.max_branches)]
         return shlex.join([*words, "--out", str(self.place)])
+
+
+def default_precision(backend: str) -> str:
+    """What a build for ``backend`` has without --precision; UsageError for an unknown one."""
+    return names_for(backend)[0]
 
 
 def _one_of(option: str, value: object, allowed: tuple[object, ...]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from engines.errors import UsageError
 from engines.manifest import DRAFT, TARGET, KvLayout
+from export.build.compiled import Compiler, compile_bytes, find_compiler, plan_bytes
 from export.build.estimate import EngineEstimate, estimate_engine, free_disk, free_memory
 from export.build.key import build_key, builder_versions
 from export.build.options import BuildOptions
@@ -28,6 +29,7 @@ class BuildPlan:
     draft: DraftView | None
     fingerprints: dict[str, str]
     versions: dict[str, str]
+    compiler: Compiler | None
     key: str
 
     @property
@@ -47,13 +49,29 @@ class BuildPlan:
             for role, spec in zip(self.roles, specs, strict=True)
         )
 
+    def disk_bytes(self, estimate: EngineEstimate) -> int:
+        """What an engine takes on disk while it is built: its graph, and its plan if it has one."""
+        if self.compiler is None:
+            return estimate.file_bytes
+        layers = self.kv_layout(estimate.role).num_layers
+        return estimate.file_bytes + plan_bytes(estimate.file_bytes, layers)
+
+    def memory_bytes(self, estimate: EngineEstimate) -> int:
+        """Memory at the peak of building an engine: of its graph, or of compiling it."""
+        if self.compiler is None:
+            return estimate.build_bytes
+        layers = self.kv_layout(estimate.role).num_layers
+        return max(estimate.build_bytes, compile_bytes(estimate.file_bytes, layers))
+
 
 def make_plan(options: BuildOptions, reporter: Reporter) -> BuildPlan:
     """Open the checkpoints and check that they can be built, together and at these limits.
 
-    Raises UsageError, CheckpointError, UnsupportedModelError, PairError.
+    Raises UsageError, CheckpointError, UnsupportedModelError, PairError; for a TensorRT backend
+    MissingDependencyError and BackendError too.
     """
     check_replaceable(options.place)
+    compiler = find_compiler(options)
     target = open_checkpoint(resolve(options.target))
     tokenizer = check_target(target, options.max_len)
     draft = None
@@ -68,15 +86,16 @@ def make_plan(options: BuildOptions, reporter: Reporter) -> BuildPlan:
     fingerprints = {TARGET: target.fingerprint()}
     if draft is not None:
         fingerprints[DRAFT] = draft.checkpoint.fingerprint()
-    versions = builder_versions()
-    key = build_key(options, [fingerprints[TARGET], fingerprints.get(DRAFT)], versions)
-    return BuildPlan(options, target, tokenizer, draft, fingerprints, versions, key)
+    versions = builder_versions(compiler)
+    both = [fingerprints[TARGET], fingerprints.get(DRAFT)]
+    key = build_key(options, both, versions, compiler)
+    return BuildPlan(options, target, tokenizer, draft, fingerprints, versions, compiler, key)
 
 
 def check_room(plan: BuildPlan, reporter: Reporter) -> None:
     """UsageError when the disk cannot hold the bundle; a warning when memory looks short."""
     estimates = plan.estimates()
-    needed = sum(estimate.file_bytes for estimate in estimates) + len(plan.tokenizer)
+    needed = sum(plan.disk_bytes(estimate) for estimate in estimates) + len(plan.tokenizer)
     place = plan.options.place
     free = free_disk(_existing_folder(place))
     if needed > free:
@@ -84,7 +103,7 @@ def check_room(plan: BuildPlan, reporter: Reporter) -> None:
             f"{place} needs {in_words(needed)}, the disk has {in_words(free)} free; "
             "free some space or choose another place with --out"
         )
-    peak, memory = max(estimate.build_bytes for estimate in estimates), free_memory()
+    peak, memory = max(plan.memory_bytes(estimate) for estimate in estimates), free_memory()
     if memory is not None and peak > memory:
         reporter.say(
             f"warning: the build takes about {in_words(peak)} of memory, "

@@ -6,10 +6,10 @@ It is written into a hidden sibling of its final place and renamed when it is co
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -17,6 +17,7 @@ from typing import Self
 from engines.bundle import CHAT_TEMPLATE_FILE, TOKENIZER_FILE
 from engines.errors import UsageError
 from engines.manifest import BUNDLE_FILE, DRAFT, TARGET
+from export.disk import locked, sync
 
 _OWN_NAMES = {BUNDLE_FILE, TOKENIZER_FILE, CHAT_TEMPLATE_FILE, TARGET, DRAFT}
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -42,18 +43,16 @@ class BundleWriter:
         self.final = Path(os.path.realpath(final))
         self._shown = final
         self._on_wait = on_wait
-        self._lock = -1
+        self._held = ExitStack()
 
     def __enter__(self) -> Self:
         try:
             check_replaceable(self.final)
             self.final.parent.mkdir(parents=True, exist_ok=True)
-            self._lock = _lock(self._sibling("lock"), self._on_wait)
-            try:
+            with ExitStack() as stack:
+                stack.enter_context(locked(self._sibling("lock"), self._on_wait))
                 self._sweep()
-            except BaseException:
-                self._unlock()
-                raise
+                self._held = stack.pop_all()
         except OSError as error:
             raise self._explain(error) from None
         return self
@@ -64,8 +63,8 @@ class BundleWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._sweep()
-        self._unlock()
+        with self._held:
+            self._sweep()
         cause = _write_failure(error)
         if cause is not None:
             raise self._explain(cause) from None
@@ -84,7 +83,7 @@ class BundleWriter:
         if self.final.exists():
             self.final.rename(old)
         staged.rename(self.final)
-        _sync(self.final.parent)
+        sync(self.final.parent)
 
     def _sibling(self, kind: str) -> Path:
         return self.final.with_name(f".{self.final.name}.ssd-{kind}")
@@ -96,10 +95,6 @@ class BundleWriter:
             old.rename(self.final)
         for kind in ("old", "build"):
             shutil.rmtree(self._sibling(kind), ignore_errors=True)
-
-    def _unlock(self) -> None:
-        self._sibling("lock").unlink(missing_ok=True)
-        os.close(self._lock)
 
     def _explain(self, error: OSError) -> UsageError:
         if error.errno in _DISK_FULL:
@@ -140,42 +135,7 @@ def _write_failure(error: BaseException | None) -> OSError | None:
     return None
 
 
-def _lock(path: Path, on_wait: Callable[[], None] | None) -> int:
-    while True:
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if on_wait is not None:
-                    on_wait()
-                    on_wait = None
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            # The builder we waited for has removed the file: another may hold a new one by now.
-            if _inode(path) == os.fstat(lock).st_ino:
-                return lock
-        except BaseException:
-            os.close(lock)
-            raise
-        os.close(lock)
-
-
-def _inode(path: Path) -> int | None:
-    try:
-        return path.stat().st_ino
-    except FileNotFoundError:
-        return None
-
-
 def _sync_tree(folder: Path) -> None:
     for path in folder.rglob("*"):
-        _sync(path)
-    _sync(folder)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        sync(path)
+    sync(folder)

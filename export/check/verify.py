@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,8 +12,10 @@ import numpy as np
 from engines.bundle import Bundle, open_bundle
 from engines.errors import BackendError, CheckpointError
 from engines.manifest import TARGET
-from export.check.fidelity import Divergence, Logits, compare
+from export.check.fidelity import Divergence, Fidelity, Logits, compare
+from export.check.parity import BundleParity, compare_plans
 from export.check.reference import load_reference
+from export.check.scoring import Score, Scoring, scoring
 from export.checkpoint.api import Checkpoint, open_checkpoint
 from export.checkpoint.resolve import resolve
 
@@ -26,20 +29,27 @@ ANSWER_TOKENS = 24
 
 MAX_FP32_DIFFERENCE = 5e-3
 """Sums in another order: 1.4e-4 on SmolLM2-135M, more on wider models."""
-MIN_INT8_AGREEMENT = 0.80
-MAX_INT8_KL = 0.1
-"""8-bit blocks of 64: 95 % and 7e-3 nats on SmolLM2-135M. A wrong graph is far beyond either."""
+FIDELITY = {"fp16": (0.95, 0.01), "bf16": (0.90, 0.05), "int8": (0.80, 0.1), "int4": (0.30, 3.0)}
+"""Least share of equal choices, most nats. 8-bit blocks of 64: 95 % and 7e-3 nats on SmolLM2-135M.
+A wrong graph is far beyond any of them."""
 
 Progress = Callable[[str, int, int], None]
-Score = Callable[[Path, str, list[int]], Logits]
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """``Fidelity`` of an engine, and whether it is good enough for its precision."""
+    """``Fidelity`` of an engine, and whether it is good enough for its precision.
+
+    ``engine`` is what ran: an "engine" of ONNX Runtime, a compiled "plan", or the "graph" of a plan
+    that cannot run here. ``notes`` say what could not be checked. ``parity`` compares plans with
+    their graphs, where both can run.
+    """
 
     passed: bool
     verdict: str
+    engine: str
+    notes: tuple[str, ...]
+    parity: BundleParity | None
     precision: str
     num_prompts: int
     num_positions: int
@@ -62,32 +72,20 @@ def verify(
     """
     progress = progress or (lambda _what, _done, _total: None)
     bundle = open_bundle(bundle_path)
-    progress("loading the checkpoint", 0, 1)
-    reference = load_reference(checkpoint)
-    progress("loading the checkpoint", 1, 1)
-    score = score or _default_score()
-    expected, found, starts = [], [], []
-    for number, prompt in enumerate(_prompt_ids(bundle)):
-        progress("comparing prompts", number, len(PROMPTS))
-        room = bundle.manifest.limits.max_len - 1
-        start = prompt[: max(1, room - ANSWER_TOKENS)]
-        text = (start + reference.continue_greedily(start, ANSWER_TOKENS))[:room]
-        expected.append(_finite(reference.logits(text), checkpoint.name))
-        found.append(_finite(score(bundle_path, TARGET, text), f"the engine in {bundle_path}"))
-        starts.append(len(start))
-    progress("comparing prompts", len(PROMPTS), len(PROMPTS))
-    figures = compare(expected, found, starts)
-    precision = bundle.target.precision
-    if precision == "fp32":
-        passed = figures.max_abs_difference <= MAX_FP32_DIFFERENCE
-        verdict = f"logits may differ by {MAX_FP32_DIFFERENCE:g}"
-    else:
-        passed = figures.top1_agreement >= MIN_INT8_AGREEMENT and figures.mean_kl <= MAX_INT8_KL
-        verdict = f"{MIN_INT8_AGREEMENT:.0%} must agree, with at most {MAX_INT8_KL:g} nats"
+    chosen = nullcontext(Scoring("engine", score)) if score else scoring(bundle)
+    with chosen as running:
+        figures = _compare(bundle, checkpoint, running.score, progress)
+    parity = compare_plans(bundle, progress) if running.engine == "plan" else None
+    passed, verdict = _judge(figures, bundle.target.precision)
+    if parity is not None and not parity.passed:
+        passed, verdict = False, parity.verdict
     return Verification(
         passed=passed,
         verdict=verdict,
-        precision=precision,
+        engine=running.engine,
+        notes=running.notes + (parity.notes if parity else ()),
+        parity=parity,
+        precision=bundle.target.precision,
         num_prompts=figures.num_prompts,
         num_positions=figures.num_positions,
         max_abs_difference=figures.max_abs_difference,
@@ -95,6 +93,33 @@ def verify(
         mean_kl=figures.mean_kl,
         first_divergence=figures.first_divergence,
     )
+
+
+def _compare(bundle: Bundle, checkpoint: Checkpoint, score: Score, progress: Progress) -> Fidelity:
+    progress("loading the checkpoint", 0, 1)
+    reference = load_reference(checkpoint)
+    progress("loading the checkpoint", 1, 1)
+    expected, found, starts = [], [], []
+    for number, prompt in enumerate(_prompt_ids(bundle)):
+        progress("comparing prompts", number, len(PROMPTS))
+        room = bundle.manifest.limits.max_len - 1
+        start = prompt[: max(1, room - ANSWER_TOKENS)]
+        text = (start + reference.continue_greedily(start, ANSWER_TOKENS))[:room]
+        expected.append(_finite(reference.logits(text), checkpoint.name))
+        found.append(_finite(score(bundle.path, TARGET, text), f"the engine in {bundle.path}"))
+        starts.append(len(start))
+    progress("comparing prompts", len(PROMPTS), len(PROMPTS))
+    return compare(expected, found, starts)
+
+
+def _judge(figures: Fidelity, precision: str) -> tuple[bool, str]:
+    """Whether the figures will do, and what was asked of them."""
+    if precision == "fp32":
+        passed = figures.max_abs_difference <= MAX_FP32_DIFFERENCE
+        return passed, f"logits may differ by {MAX_FP32_DIFFERENCE:g}"
+    agreement, nats = FIDELITY[precision]
+    passed = figures.top1_agreement >= agreement and figures.mean_kl <= nats
+    return passed, f"{agreement:.0%} must agree, with at most {nats:g} nats"
 
 
 def verify_or_refuse(bundle_path: Path, checkpoint: Checkpoint) -> Verification:
@@ -150,10 +175,3 @@ def _prompt_ids(bundle: Bundle) -> list[list[int]]:
         template = ChatTemplate(source, bundle.manifest.special_tokens)
         texts = [template.render([{"role": "user", "content": text}]) for text in texts]
     return [tokenizer.encode(text) for text in texts]
-
-
-def _default_score() -> Score:
-    from runtime.llm import score
-
-    run: Score = score
-    return run

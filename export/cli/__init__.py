@@ -1,1 +1,1 @@
-"""The command line: ``python -m export fetch | build | inspect | verify | distill``."""
+"""``python -m export fetch | build | inspect | verify | bench | distill | cache``."""

@@ -7,19 +7,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engines.codec import encode
+from engines.errors import UsageError
 from export.build.build import BuildResult, Verify, build, find_present
 from export.build.options import (
-    BACKENDS,
     BLOCKS,
     DEFAULT_PLACE,
-    LATER_BACKENDS,
+    GPU_BACKENDS,
     MAX_BRANCHES,
     MAX_DRAFT,
     PRECISIONS,
     BuildOptions,
+    default_precision,
 )
 from export.build.plan import BuildPlan, check_room, in_words, make_plan
 from export.cli.console import add_output_options, display, emit, emit_json
+from export.graph.precision import BACKENDS
 
 if TYPE_CHECKING:
     from export.cli.console import Parser
@@ -38,6 +40,8 @@ examples:
   python -m export build --target smollm2-135m --draft smollm2-135m-draft --out engines/bundles/demo
   python -m export build --target models/Qwen3-0.6B --precision fp32 --max-len 4096 --verify
   python -m export build --target model.Q8_0.gguf --draft small.gguf --num-draft 6 --dry-run
+  python -m export build --target smollm2-135m --draft smollm2-135m-draft \\
+      --backend tensorrt-rtx --precision fp16 --compute-capability 8.9 12.0
 """
 
 
@@ -60,24 +64,40 @@ def add_to(commands: argparse._SubParsersAction[Parser]) -> None:
     option(
         "--backend",
         default=BACKENDS[0],
-        choices=BACKENDS + LATER_BACKENDS,
+        choices=BACKENDS,
         metavar="NAME",
-        help=f"what will run the engines (default: {BACKENDS[0]}, the only one in this version)",
+        help=f"what runs the engines: {', '.join(BACKENDS)}. TensorRT engines are only built in "
+        "this version; tensorrt-rtx compiles without a GPU, tensorrt on the one that will run them "
+        "(default: %(default)s)",
     )
     option(
         "--precision",
-        default=PRECISIONS[0],
         choices=PRECISIONS,
-        help="of the weights; int8: a quarter of the size, about twice as fast, close to fp32; "
-        "fp32: the checkpoint's own numbers (default: %(default)s)",
+        help="onnxruntime: int8 (default; weights only, a quarter of the size, about twice as "
+        "fast, close to fp32) or fp32. TensorRT: fp16 (default), bf16, fp32, or int8 and int4 "
+        "for the weights of an fp16 engine",
     )
     option(
         "--block",
         type=int,
         default=BLOCKS[0],
         choices=BLOCKS,
-        help="int8: weights that share a scale; 32 is closer to fp32, 64 faster "
-        "(default: %(default)s)",
+        help="int8 on onnxruntime, int4: weights that share a scale; 32 is closer to fp32, "
+        "64 smaller and faster (default: %(default)s)",
+    )
+    option(
+        "--compute-capability",
+        nargs="+",
+        default=(),
+        metavar="M.N",
+        help="TensorRT: the GPUs to compile for, 8.9 12.0 for one (default: all that the compiler "
+        "supports from 8.0 on; standard TensorRT compiles for the GPU of this machine)",
+    )
+    option(
+        "--no-onnx",
+        action="store_true",
+        help="TensorRT: leave the graph out of the bundle once it is compiled; it is then half "
+        "the size, and cannot be compared with another backend",
     )
     for name, default, metavar, text in (
         ("--max-len", 1024, "N", "longest text, prompt and answer together, in tokens"),
@@ -111,19 +131,27 @@ def run(args: argparse.Namespace) -> int:
         draft=None if args.draft == "none" else args.draft,
         out=args.out,
         backend=args.backend,
-        precision=args.precision,
+        precision=args.precision or default_precision(args.backend),
         block=args.block,
         max_len=args.max_len,
         max_batch=args.max_batch,
         num_draft=args.num_draft,
         max_branches=args.max_branches,
+        capabilities=tuple(args.compute_capability),
+        keep_onnx=not args.no_onnx,
     )
+    if args.verify and args.no_onnx:
+        raise UsageError(
+            "--verify runs the graph where no GPU runs the engine; leave --no-onnx out"
+        )
     with display(args.quiet) as shown:
         if args.dry_run:
             plan = make_plan(options, shown)
             check_room(plan, shown)
         else:
-            result = build(options, reporter=shown, verify=_verify() if args.verify else None)
+            result = build(
+                options, reporter=shown, verify=_verify(options) if args.verify else None
+            )
     if args.dry_run:
         facts = _planned(plan)
         emit_json(facts) if args.json else emit(_plan_text(plan, facts))
@@ -131,16 +159,21 @@ def run(args: argparse.Namespace) -> int:
         emit_json(_built(result))
     elif args.quiet:
         emit(f"{result.bundle.path}\n")
+    elif options.backend in GPU_BACKENDS:
+        emit(f"look at it: python -m export inspect {result.bundle.path}\n")
     else:
         emit(f"try it: python -m runtime generate --bundle {result.bundle.path} --prompt 'Hello'\n")
     return 0
 
 
-def _verify() -> Verify:
+def _verify(options: BuildOptions) -> Verify:
     from export.check.reference import require_transformers
+    from export.check.runners import require_polygraphy
     from export.check.verify import verify_or_refuse
 
     require_transformers()  # now, not after minutes of building
+    if options.backend in GPU_BACKENDS:
+        require_polygraphy("comparing a compiled engine with its checkpoint")
     return verify_or_refuse
 
 
@@ -154,11 +187,13 @@ def _planned(plan: BuildPlan) -> dict[str, object]:
             estimate.role: {
                 "num_parameters": estimate.num_parameters,
                 "file_bytes": estimate.file_bytes,
+                "disk_bytes": plan.disk_bytes(estimate),
                 "kv_bytes": estimate.kv_bytes,
-                "build_bytes": estimate.build_bytes,
+                "build_bytes": plan.memory_bytes(estimate),
             }
             for estimate in plan.estimates()
         },
+        "capabilities": list(plan.compiler.capabilities) if plan.compiler else [],
         "command": plan.options.command(),
     }
 
@@ -168,16 +203,19 @@ def _plan_text(plan: BuildPlan, facts: dict[str, object]) -> str:
     if plan.draft is not None:
         lines[0] += f" with draft {plan.draft.checkpoint.name}"
     lines += [
-        f"  {estimate.role:6}  {estimate.num_parameters / 1e6:8.1f} M parameters, file about "
+        f"  {estimate.role:6}  {estimate.num_parameters / 1e6:8.1f} M parameters, files about "
         + ", ".join(
             (
-                in_words(estimate.file_bytes),
+                in_words(plan.disk_bytes(estimate)),
                 f"caches {in_words(estimate.kv_bytes)}",
-                f"memory while building about {in_words(estimate.build_bytes)}",
+                f"memory while building about {in_words(plan.memory_bytes(estimate))}",
             )
         )
         for estimate in plan.estimates()
     ]
+    if plan.compiler is not None:
+        wanted = " ".join(plan.compiler.capabilities)
+        lines.append(f"  compiled by {plan.compiler.identity} for compute capability {wanted}")
     lines.append("  already built: a cache hit" if facts["cache_hit"] else "  nothing written")
     return "\n".join(lines) + "\n"
 

@@ -17,7 +17,7 @@ from types import FrameType
 from typing import NoReturn
 
 from engines.errors import SsdError
-from export.cli import build, distill, fetch, inspect, verify
+from export.cli import bench, build, cache, distill, fetch, inspect, verify
 from export.cli.console import OutputClosed, Parser, emit, say, tolerate_any_encoding
 
 DESCRIPTION = """\
@@ -30,6 +30,7 @@ examples:
       --precision int8 --out engines/bundles/demo
   python -m export inspect engines/bundles/demo
   python -m export verify engines/bundles/demo
+  python -m export bench engines/bundles/demo
 
 python -m export COMMAND --help tells more about each.
 """
@@ -67,7 +68,7 @@ def build_parser() -> Parser:
     """The parser of all commands; ``args.command`` is the function that runs the chosen one."""
     parser = Parser("python -m export", DESCRIPTION, EXAMPLES)
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
-    for module in (fetch, build, inspect, verify, distill):
+    for module in (fetch, build, inspect, verify, bench, distill, cache):
         module.add_to(commands)
     return parser
 

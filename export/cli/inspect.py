@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from engines.bundle import Bundle, open_bundle
 from engines.codec import encode
-from engines.manifest import EngineManifest
+from engines.manifest import EngineManifest, PlanFacts
+from engines.profiles import ShapeProfile, Span
 from export.build.plan import in_words
 from export.cli.console import add_output_options, emit, emit_json
 
@@ -57,13 +58,31 @@ def facts(bundle: Bundle) -> dict[str, object]:
 
 
 def memory(engine: EngineManifest) -> dict[str, object]:
-    """Bytes of the weights, and of the caches of all slots at each number of rows they grow to."""
+    """Bytes of the weights, and of the caches of all slots at each number of rows they grow to.
+
+    A compiled engine's caches have their full size from the start.
+    """
     row = engine.kv.bytes_per_row * engine.limits.max_batch
     return {
-        "weight_bytes": engine.weight_bytes,
-        "kv_bytes_by_rows": {str(rows): rows * row for rows in engine.lengths},
-        "total_bytes": engine.weight_bytes + engine.kv.bytes_for(engine.limits.max_batch),
+        "weight_bytes": loaded_bytes(engine),
+        "kv_bytes_by_rows": {str(rows): rows * row for rows in _cache_rows(engine)},
+        "total_bytes": total_bytes(engine),
     }
+
+
+def loaded_bytes(engine: EngineManifest) -> int:
+    """What running an engine loads: its plan, or the graph and weights that it has instead."""
+    if engine.plan is None:
+        return engine.weight_bytes
+    return sum(file.size for file in engine.files if file.path == engine.plan.file)
+
+
+def total_bytes(engine: EngineManifest) -> int:
+    return loaded_bytes(engine) + engine.kv.bytes_for(engine.limits.max_batch)
+
+
+def _cache_rows(engine: EngineManifest) -> tuple[int, ...]:
+    return engine.lengths if engine.plan is None else (engine.kv.rows,)
 
 
 def text(bundle: Bundle) -> str:
@@ -84,15 +103,16 @@ def text(bundle: Bundle) -> str:
         lines.append(f"         its maker measured: target's token is candidate 1, 2, ... {shares}")
     if bundle.draft is None:
         lines.append("draft    none")
-    total = sum(e.weight_bytes + e.kv.bytes_for(batch) for e in bundle.engines)
+    total = sum(total_bytes(engine) for engine in bundle.engines)
     lines += [
         "",
         f"memory   {in_words(total)} with full caches; what a call works with comes on top",
     ]
     for engine in bundle.engines:
-        lines.append(f"{engine.role:8} weights {in_words(engine.weight_bytes)}; caches by rows:")
+        lines.append(f"{engine.role:8} weights {in_words(loaded_bytes(engine))}; caches by rows:")
         row = engine.kv.bytes_per_row * batch
-        lines.append("         " + ", ".join(f"{n}: {in_words(n * row)}" for n in engine.lengths))
+        sizes = (f"{rows}: {in_words(rows * row)}" for rows in _cache_rows(engine))
+        lines.append("         " + ", ".join(sizes))
     lines += ["", f"{'size':>12}  {'sha256':16}  file"]
     for role, files in [("", manifest.files), *((f"{e.role}/", e.files) for e in bundle.engines)]:
         lines += [f"{f.size:12}  {f.sha256[:16]}  {role}{f.path}" for f in files]
@@ -111,4 +131,32 @@ def _engine_lines(engine: EngineManifest) -> list[str]:
     return [
         f"{engine.role:8} {model.family}, {size}, {speaks}, from {engine.source.name}",
         f"         cache {rows}{operators}",
+        *([] if engine.plan is None else _plan_lines(engine, engine.plan)),
     ]
+
+
+def _plan_lines(engine: EngineManifest, plan: PlanFacts) -> list[str]:
+    size, gpus = in_words(loaded_bytes(engine)), " ".join(plan.capabilities)
+    return [
+        f"         {plan.file} {size}, by {plan.builder}, which alone can read it",
+        f"         for compute capability {gpus}; plugins {', '.join(plan.plugins) or 'none'}",
+        *(f"         profile {_profile_text(profile)}" for profile in plan.profiles),
+    ]
+
+
+def _profile_text(profile: ShapeProfile) -> str:
+    """For example: verify   batch 1-4 (4), tokens 2-5 (5), logits 2-5 (5), rows 64-1040 (512)."""
+    spans = (
+        ("batch", profile.batch),
+        ("tokens", profile.tokens),
+        ("logits", profile.logits),
+        ("rows", profile.length),
+    )
+    return f"{profile.name:8} " + ", ".join(f"{name} {_span_text(span)}" for name, span in spans)
+
+
+def _span_text(span: Span) -> str:
+    """The range, and the value that kernels were chosen for."""
+    if span.least == span.most:
+        return str(span.most)
+    return f"{span.least}-{span.most} ({span.typical})"

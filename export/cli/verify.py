@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """\
 Run the same text through the bundle's target engine and through its checkpoint (transformers,
-fp32), and compare the logits at every position. An fp32 engine must agree to rounding; for an
-int8 engine the figures tell how much the quantisation costs. Exit code 1 when the engine is
-wrong. Needs torch and transformers: pip install 'ssd-trt[torch]'."""
+fp32), and compare the logits at every position. An fp32 engine must agree to rounding; for the
+others the figures tell what the precision costs. Compiled plans are compared with the graphs they
+came from, too; where no GPU can run them, the graph is checked in their place, and a note says so.
+Exit code 1 when the engine is wrong. Needs torch and transformers, and polygraphy for a compiled
+bundle: pip install 'ssd-trt[torch,bench]'."""
 
 
 def add_to(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -59,7 +61,8 @@ def text(result: Verification) -> str:
     """The figures for people."""
     extent = f"{result.num_prompts} prompts, {result.num_positions} positions"
     lines = [
-        f"{result.precision} engine against the fp32 checkpoint, {extent}",
+        *(f"note: {note}" for note in result.notes),
+        f"{result.precision} {result.engine} against the fp32 checkpoint, {extent}",
         f"  largest logit difference  {result.max_abs_difference:.3g}",
         f"  same most likely token    {result.top1_agreement:.2%} of the answers' positions",
         f"  mean KL divergence        {result.mean_kl:.3g} nats",
@@ -73,5 +76,25 @@ def text(result: Verification) -> str:
             f"the checkpoint says {first.reference_id}, the engine {first.engine_id}; the "
             f"checkpoint's two best logits are {first.margin:.3g} apart"
         )
+    lines += _parity_lines(result)
     lines.append(f"{'passed' if result.passed else 'FAILED'}: {result.verdict}")
     return "\n".join(lines) + "\n"
+
+
+def _parity_lines(result: Verification) -> list[str]:
+    """The plans against their graphs on ONNX Runtime."""
+    parity = result.parity
+    if parity is None:
+        return []
+    lines = [
+        f"  {role} {call.kind} against its graph: largest difference "
+        f"{call.max_abs_difference:.3g}{f', {call.reason}' if call.reason else ''}"
+        for role, calls in parity.calls.items()
+        for call in calls
+    ]
+    if parity.answers is not None:
+        lines.append(
+            f"  greedy answer against the graph's: {parity.answers.num_equal} of "
+            f"{parity.answers.num_tokens} tokens equal"
+        )
+    return lines

@@ -1,6 +1,7 @@
 """From a checkpoint's tensors to one ONNX file per engine.
 
-The graph's border (opset 24; dimensions as in ``engines.tensors``; S = L on ONNX Runtime):
+The graph's border (opset 24; dimensions as in ``engines.tensors``; S = L on ONNX Runtime; F is the
+type that the engine computes in, ``export.graph.precision``):
 
     in   tokens      int64 [B, T]        token ids
          positions   int64 [B, T]        logical (RoPE) positions, independent of the cache row
@@ -8,10 +9,10 @@ The graph's border (opset 24; dimensions as in ``engines.tensors``; S = L on ONN
          mask        bool  [B, 1, T, L]  True where a token may attend a cache row; no row all False
          logit_rows  int64 [B, R]        which of the T tokens get logits
          num_draft   int64 [B]           target only: how many of the R - 1 drafted tokens are real
-         kv.{l}.key, kv.{l}.value        float32 [B, Hkv, S, D], updated in place
+         kv.{l}.key, kv.{l}.value        F [B, Hkv, S, D], updated in place
     out  logits      float32 [B, R, V]   V is the draft's own vocabulary when it is reduced
          accepted, next  int64 [B]       target only: greedy verification (the ssd::Verify node)
-         sample      int64 [B, R]        draft only: greedy choice, in target ids
+         sample      int64 [B, R]        draft only: greedy choice, in target ids (ssd::Sample)
          kv.{l}.key.next, kv.{l}.value.next  the same memory as the inputs
 
 The drafted tokens that ``Verify`` compares are ``tokens`` at ``logit_rows[:, 1:]``.
@@ -40,6 +41,8 @@ Progress = Callable[[str, int, int], None]
 class GraphRequest:
     """One engine to build. ``tensor(name)`` gives float32 in Hugging Face names and layout.
 
+    ``precision`` and ``backend`` go together as ``export.graph.precision`` says; ``block`` is one
+    of that precision's blocks, unused where it has none.
     ``vocab_map`` (int, [draft vocabulary], target ids) is set for a draft of reduced vocabulary;
     ``embedding`` gives the target's table [V, C] to a draft that has none of its own.
     """

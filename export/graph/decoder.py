@@ -15,13 +15,15 @@ import onnx_ir as ir
 
 from engines.bundle import MODEL_FILE
 from engines.manifest import TARGET, KvLayout, Limits
+from engines.tensors import DType
 from export.graph.api import DATA_FILE, GraphRequest, GraphResult, Progress
 from export.graph.border import graph_inputs, graph_outputs, kv_names, next_name
 from export.graph.linear import LinearWeights
+from export.graph.operators import sample_node, verify_node
+from export.graph.precision import precision_for
 from export.graph.rope import rotary_tables
 from export.graph.store import save_model
 from export.graph.tape import GraphTape
-from export.graph.verify_node import verify_function, verify_node
 
 OPSET = 24
 ATTENDED = ".attended"
@@ -38,7 +40,8 @@ class DecoderGraph:
         self.consumed: set[str] = set()
         self.num_parameters = 0
         self.tape = GraphTape()
-        self.weights = LinearWeights(self.tape, request.precision, request.block)
+        precision = precision_for(request.backend, request.precision)
+        self.weights = LinearWeights(self.tape, precision, request.block)
         self._shared: dict[str, ir.Value] = {}
 
     def build(self) -> ir.Model:
@@ -47,7 +50,9 @@ class DecoderGraph:
             s.name: self.tape.input(s)
             for s in graph_inputs(request.role, request.kv, request.kv.rows)
         }
-        cos, sin = rotary_tables(spec, num_positions(request.limits, request.kv))
+        cos, sin = rotary_tables(
+            spec, num_positions(request.limits, request.kv), self.weights.dtype
+        )
         self._cos, self._sin = self.tape.weight("rope.cos", cos), self.tape.weight("rope.sin", sin)
         embedding = self.weights.embedding(
             self._inputs["tokens"], self._embedding(), "embed", tied=spec.tied_embeddings
@@ -70,12 +75,14 @@ class DecoderGraph:
         if spec.tied_embeddings:
             logits = self.weights.tied_head(x, embedding, spec.hidden_size, "head")
         else:
-            logits = self.weights.linear(x, self._take("lm_head.weight"), "head")
+            logits = self.weights.head(x, self._take("lm_head.weight"), "head")
+        if self.weights.precision.activation is not DType.FLOAT32:
+            logits = self.tape.op("Cast", logits, name="logits_fp32", to=int(ir.DataType.FLOAT))
         choices = self._verify(logits) if request.role == TARGET else [self._sample(logits)]
         outputs = graph_outputs(request.role, request.kv, request.kv.rows, self._output_vocab)
         for tensor, value in zip(outputs, [logits, *choices, *updated], strict=True):
             self.tape.output(tensor, value)
-        return self.tape.model(OPSET, [verify_function()] if request.role == TARGET else [])
+        return self.tape.model(OPSET)
 
     def result(self, model: ir.Model) -> GraphResult:
         """What ``build_graph`` returns for ``model``, the graph after the backend's rewrites."""
@@ -95,7 +102,7 @@ class DecoderGraph:
             save=save,
             inputs=graph_inputs(request.role, request.kv, dim),
             outputs=graph_outputs(request.role, request.kv, dim, self._output_vocab),
-            plugins=("ssd::Verify",) if request.role == TARGET else (),
+            plugins=self.tape.operators,
             num_parameters=self.num_parameters,
         )
 
@@ -217,7 +224,7 @@ class DecoderGraph:
         )
 
     def _norm(self, x: ir.Value, weight: np.ndarray, name: str) -> ir.Value:
-        scale = self.tape.weight(f"{name}.weight", weight)
+        scale = self.weights.plain(f"{name}.weight", weight)
         return self.tape.op(
             "RMSNormalization", x, scale, name=name, axis=-1, epsilon=self.spec.rms_norm_eps
         )
@@ -237,11 +244,11 @@ class DecoderGraph:
         return verify_node(self.tape, logits, drafts, self._inputs["num_draft"])
 
     def _sample(self, logits: ir.Value) -> ir.Value:
-        chosen = self.tape.op("ArgMax", logits, name="chosen", axis=-1, keepdims=0)
-        if self.request.vocab_map is None:
-            return chosen
-        ids = self.tape.weight("vocab_map", self.request.vocab_map.astype(np.int64))
-        return self.tape.op("Gather", ids, chosen, name="chosen_target_id", axis=0)
+        vocab_map = self.request.vocab_map
+        if vocab_map is None:
+            vocab_map = np.arange(self._output_vocab)
+        ids_map = self.tape.weight("vocab_map", vocab_map.astype(np.int64))
+        return sample_node(self.tape, logits, ids_map)
 
 
 def num_positions(limits: Limits, kv: KvLayout) -> int:

@@ -1,65 +1,107 @@
-"""Weights in the graph: linear layers, the token embedding and the output head, fp32 or int8.
+"""Weights in the graph: linear layers, the token embedding and the output head, in one precision.
 
-int8 layers are ``MatMul(x, DequantizeLinear(codes, scales))`` in blocks along the input; ONNX
-Runtime fuses the pair into its 8-bit kernel (only where nothing else reads the codes), TensorRT
-takes it as it stands.
+A quantised layer is ``MatMul(x, DequantizeLinear(codes, scales))``. ONNX Runtime fuses the pair
+into its 8-bit kernel, only where nothing else reads the codes. TensorRT-RTX fuses it into its
+matrix product, and into the lookup of an embedding.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import onnx_ir as ir
 
-from export.graph.quantize import check_block, quantize_blocks
-from export.graph.tape import GraphTape
+from engines.errors import UnsupportedModelError
+from export.graph.precision import Coding, Precision
+from export.graph.quantize import quantize
+from export.graph.tape import GraphTape, ir_type
+
+
+@dataclass(frozen=True, slots=True)
+class Codes:
+    """A quantised matrix as stored: [K, N], or [N, K] where ``by_rows``.
+
+    ``block`` inputs share a scale; None: all those of a column.
+    """
+
+    codes: ir.Value
+    scales: ir.Value
+    by_rows: bool
+    block: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Embedding:
+    """A looked-up embedding [B, T, C], and the table that a tied head multiplies with.
+
+    ``table`` is [V, C] where ``by_rows``, else [C, V]; it is codes where a lookup reads codes.
+    """
+
+    rows: ir.Value
+    table: ir.Value | Codes
+    by_rows: bool
 
 
 class LinearWeights:
-    """Writes weight matrices of one precision. Tied embedding and head share one initializer."""
+    """Writes the weights of one engine. Tied embedding and head share their bytes.
 
-    def __init__(self, tape: GraphTape, precision: str, block: int) -> None:
+    ``block`` is one of the precision's, unused where it has none. Each method raises
+    UnsupportedModelError for a matrix that the precision cannot hold.
+    """
+
+    def __init__(self, tape: GraphTape, precision: Precision, block: int) -> None:
         self.tape = tape
-        self.int8 = precision == "int8"
+        self.precision = precision
         self.block = block
+        self.dtype = ir_type(precision.activation).numpy()
+
+    def plain(self, name: str, array: np.ndarray) -> ir.Value:
+        """A float32 array as an initializer of the activations' type."""
+        with np.errstate(over="ignore"):
+            cast = array.astype(self.dtype)
+        if self.dtype == np.float16 and not np.isfinite(cast).all():
+            raise UnsupportedModelError(
+                f"{name} holds {np.abs(array).max():g}, float16 ends at 65504; "
+                "build with --precision bf16 or fp32"
+            )
+        return self.tape.weight(name, cast)
 
     def linear(self, x: ir.Value, weight: np.ndarray, name: str) -> ir.Value:
         """x [..., K] times ``weight`` [N, K] (Hugging Face layout) -> [..., N]."""
-        if not self.int8:
-            return self.tape.op(
-                "MatMul", x, self.tape.weight(f"{name}.weight", weight.T), name=name
-            )
-        codes, scales = self._quantized(weight, name)
-        return self._int8_matmul(x, codes, scales, name)
+        return self._product(x, weight, name, self.precision.layers)
+
+    def head(self, x: ir.Value, weight: np.ndarray, name: str) -> ir.Value:
+        """x [B, R, C] times ``weight`` [V, C] -> [B, R, V]."""
+        return self._product(x, weight, name, self.precision.tables)
 
     def embedding(self, tokens: ir.Value, table: np.ndarray, name: str, *, tied: bool) -> Embedding:
         """Rows of ``table`` [V, C] for ``tokens`` [B, T]; keep the result to tie a head to it."""
-        if not self.int8:
-            weight = self.tape.weight(f"{name}.weight", table)
-            return Embedding(self.tape.op("Gather", weight, tokens, name=name, axis=0), (weight,))
+        coding = self.precision.tables
+        if coding is None:
+            weight = self.plain(f"{name}.weight", table)
+            rows = self.tape.op("Gather", weight, tokens, name=name, axis=0)
+            return Embedding(rows, weight, by_rows=True)
         # A tied head wants [C, V], and the bytes are stored once: a lookup then gathers columns
-        # (32 us a token on the default target). An untied table is stored by rows.
-        axis = 1 if tied else 0
-        codes, scales = self._quantized(table, name, by_rows=not tied)
-        picked = self.tape.op("Gather", codes, tokens, name=f"{name}.codes_at", axis=axis)
-        scale = self.tape.op("Gather", scales, tokens, name=f"{name}.scales_at", axis=axis)
-        dense = self.tape.op(
-            "DequantizeLinear",
-            picked,
-            scale,
-            name=f"{name}.dense",
-            axis=0 if tied else 2,
-            block_size=self.block,
-        )
-        if tied:
-            dense = self.tape.op("Transpose", dense, name=name, perm=[1, 2, 0])
-        return Embedding(dense, (codes, scales))
+        # (32 us a token on the CPU's default target). An untied table is stored by rows.
+        codes = self._codes(table, name, coding, by_rows=not tied)
+        if self.precision.gathers_codes:
+            return Embedding(self._lookup_codes(codes, tokens, name), codes, codes.by_rows)
+        dense = self._dequantized(codes, name)
+        if not tied:
+            rows = self.tape.op("Gather", dense, tokens, name=name, axis=0)
+        else:
+            columns = self.tape.op("Gather", dense, tokens, name=f"{name}.columns", axis=1)
+            rows = self.tape.op("Transpose", columns, name=name, perm=[1, 2, 0])
+        return Embedding(rows, dense, codes.by_rows)
 
     def tied_head(self, x: ir.Value, embedding: Embedding, width: int, name: str) -> ir.Value:
         """x [B, R, C] times the embedding's own matrix, transposed -> [B, R, V]."""
-        if self.int8:
-            codes, scales = (self.tape.twin(w, f"{name}.{w.name}") for w in embedding.weights)
-            return self._int8_matmul(x, codes, scales, name)
-        (table,) = embedding.weights
+        table = embedding.table
+        if isinstance(table, Codes):
+            table = self._dequantized(self._twin(table, name), name)
+        if not embedding.by_rows:
+            return self.tape.op("MatMul", x, table, name=name)
         # Gemm reads the table transposed; a Transpose node would make the runtime hold a copy.
         flat = self.tape.op("Reshape", x, self.tape.ints(-1, width), name=f"{name}.rows")
         product = self.tape.op("Gemm", flat, table, name=f"{name}.product", transB=1)
@@ -67,31 +109,77 @@ class LinearWeights:
         full = self.tape.op("Concat", shape, self.tape.ints(-1), name=f"{name}.full_shape", axis=0)
         return self.tape.op("Reshape", product, full, name=name)
 
-    def _quantized(
-        self, weight: np.ndarray, name: str, *, by_rows: bool = False
-    ) -> tuple[ir.Value, ir.Value]:
-        """Codes and scales of ``weight`` [N, K], laid out [K, N] or ``by_rows`` [N, K]."""
-        check_block(name, weight.shape[1], self.block)
-        codes, scales = quantize_blocks(np.ascontiguousarray(weight.T), self.block)
+    def _product(
+        self, x: ir.Value, weight: np.ndarray, name: str, coding: Coding | None
+    ) -> ir.Value:
+        if coding is None:
+            matrix = self.plain(f"{name}.weight", weight.T)
+        else:
+            matrix = self._dequantized(self._codes(weight, name, coding, by_rows=False), name)
+        return self.tape.op("MatMul", x, matrix, name=name)
+
+    def _codes(self, weight: np.ndarray, name: str, coding: Coding, *, by_rows: bool) -> Codes:
+        """``weight`` [N, K] quantised, laid out [K, N] or ``by_rows`` [N, K]."""
+        inputs = weight.shape[1]
+        block = self.block if coding.blocks else None
+        if block is not None and inputs % block:
+            raise UnsupportedModelError(
+                f"{name} has {inputs} inputs, which blocks of {block} do not divide; "
+                f"build with {self._way_out(inputs, coding)}"
+            )
+        codes, scales = quantize(
+            np.ascontiguousarray(weight.T), block or inputs, coding.largest, self.dtype
+        )
+        if block is None:
+            scales = scales[0]
         if by_rows:
             codes, scales = codes.T, scales.T
-        return self.tape.weight(f"{name}.codes", codes), self.tape.weight(f"{name}.scales", scales)
+        if coding.bits == 4:
+            codes = codes.astype(ir.DataType.INT4.numpy())
+        return Codes(
+            self.tape.weight(f"{name}.codes", codes),
+            self.tape.weight(f"{name}.scales", scales),
+            by_rows,
+            block,
+        )
 
-    def _int8_matmul(self, x: ir.Value, codes: ir.Value, scales: ir.Value, name: str) -> ir.Value:
+    def _way_out(self, inputs: int, coding: Coding) -> str:
+        fitting = [block for block in coding.blocks if inputs % block == 0]
+        if fitting:
+            return f"--block {fitting[0]}"
+        return f"--precision fp{8 * self.precision.activation.itemsize}"
+
+    def _twin(self, table: Codes, name: str) -> Codes:
+        """The same bytes under another name, for a reader of its own."""
+        codes, scales = (
+            self.tape.twin(value, f"{name}.{value.name}") for value in (table.codes, table.scales)
+        )
+        return Codes(codes, scales, table.by_rows, table.block)
+
+    def _dequantized(self, stored: Codes, name: str) -> ir.Value:
+        """The matrix in the activations' type, laid out as ``stored``."""
+        values, name = (stored.codes, stored.scales), f"{name}.dequantized"
+        input_axis = 1 if stored.by_rows else 0
+        if stored.block is None:
+            return self.tape.op("DequantizeLinear", *values, name=name, axis=1 - input_axis)
+        return self.tape.op(
+            "DequantizeLinear", *values, name=name, axis=input_axis, block_size=stored.block
+        )
+
+    def _lookup_codes(self, table: Codes, tokens: ir.Value, name: str) -> ir.Value:
+        """Rows [B, T, C] for ``tokens``, dequantised after the lookup."""
+        assert table.block is not None
+        axis = 0 if table.by_rows else 1
+        codes = self.tape.op("Gather", table.codes, tokens, name=f"{name}.codes_at", axis=axis)
+        scales = self.tape.op("Gather", table.scales, tokens, name=f"{name}.scales_at", axis=axis)
         dense = self.tape.op(
             "DequantizeLinear",
             codes,
             scales,
-            name=f"{name}.dequantized",
-            axis=0,
-            block_size=self.block,
+            name=f"{name}.dense",
+            axis=2 if table.by_rows else 0,
+            block_size=table.block,
         )
-        return self.tape.op("MatMul", x, dense, name=name)
-
-
-class Embedding:
-    """A looked-up embedding [B, T, C] and the initializers behind it."""
-
-    def __init__(self, rows: ir.Value, weights: tuple[ir.Value, ...]) -> None:
-        self.rows = rows
-        self.weights = weights
+        if table.by_rows:
+            return dense
+        return self.tape.op("Transpose", dense, name=name, perm=[1, 2, 0])

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from engines.errors import UnsupportedModelError
 from export.graph.decoder import ATTENDED
+from export.graph.precision import ONNXRUNTIME
 
 ROWS = "L"
 
 
 def rewrite_for(backend: str, model: ir.Model) -> None:
-    """Apply the backend's rewrites in place."""
-    if backend != "onnxruntime":
-        raise UnsupportedModelError(f"no graph rewrites for backend {backend!r}")
-    bind_attended_rows(model)
-    pad_single_queries(model)
+    """Apply the backend's rewrites in place. TensorRT takes the canonical graph."""
+    if backend == ONNXRUNTIME:
+        bind_attended_rows(model)
+        pad_single_queries(model)
 
 
 def bind_attended_rows(model: ir.Model) -> None:

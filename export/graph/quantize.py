@@ -1,31 +1,24 @@
-"""Weight-only 8-bit quantisation in blocks along the input dimension."""
+"""Weight-only quantisation: signed codes, symmetric, that share scales along the input."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from engines.errors import UnsupportedModelError
 
-BLOCKS = (64, 32)
+def quantize(
+    weight: np.ndarray, block: int, largest: int, scale_type: np.dtype
+) -> tuple[np.ndarray, np.ndarray]:
+    """int8 codes [K, N] and scales [K / block, N] of a float32 ``weight`` [K, N].
 
-
-def check_block(name: str, inputs: int, block: int) -> None:
-    """UnsupportedModelError unless ``block`` divides the layer's input width."""
-    if inputs % block:
-        fix = "--block 32" if inputs % 32 == 0 else "--precision fp32"
-        raise UnsupportedModelError(
-            f"{name} has {inputs} inputs, which blocks of {block} do not divide; build with {fix}"
-        )
-
-
-def quantize_blocks(weight: np.ndarray, block: int) -> tuple[np.ndarray, np.ndarray]:
-    """Symmetric int8 codes [K, N] and float32 scales [K / block, N] of ``weight`` [K, N].
-
-    scale = max |w| of the block / 127; an all-zero block gets scale 1 so that none is 0.
+    scale = max |w| of the block / ``largest``, rounded to ``scale_type`` (float16 or float32);
+    codes are the nearest under that rounded scale, within +-``largest``. No scale is 0, which
+    TensorRT refuses: a block of zeros gets 1, and one too small for its type the smallest it has.
     """
     inputs, outputs = weight.shape
     blocks = weight.reshape(inputs // block, block, outputs)
-    scales = np.abs(blocks).max(axis=1) / np.float32(127)
-    scales = np.where(scales == 0, np.float32(1), scales).astype(np.float32)
-    codes = np.rint(blocks / scales[:, None, :]).astype(np.int8)
+    exact = np.abs(blocks).max(axis=1) / np.float32(largest)
+    scales = np.where(exact == 0, np.float32(1), exact).astype(scale_type)
+    scales = np.maximum(scales, np.finfo(scale_type).smallest_subnormal)
+    codes = np.rint(blocks / scales[:, None, :].astype(np.float32))
+    codes = codes.clip(-largest, largest).astype(np.int8)
     return codes.reshape(inputs, outputs), scales

@@ -7,7 +7,9 @@ import numpy as np
 from export.checkpoint.spec import ModelSpec, inv_freq
 
 
-def rotary_tables(spec: ModelSpec, num_positions: int) -> tuple[np.ndarray, np.ndarray]:
-    """Cosine and sine tables, float32 [num_positions, head_dim / 2], angles taken in float64."""
+def rotary_tables(
+    spec: ModelSpec, num_positions: int, dtype: np.dtype
+) -> tuple[np.ndarray, np.ndarray]:
+    """Cosine and sine tables [num_positions, head_dim / 2], taken in float64 and rounded once."""
     angles = np.outer(np.arange(num_positions, dtype=np.float64), inv_freq(spec))
-    return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+    return np.cos(angles).astype(dtype), np.sin(angles).astype(dtype)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
 import onnx_ir as ir
 
 from engines.profiles import round_up
@@ -44,13 +45,20 @@ def _move_out(
     if key not in written:
         written[key] = round_up(data.tell(), ALIGNMENT)
         data.seek(written[key])
-        data.write(array.data)
+        data.write(_bytes(tensor, array))
     value.const_value = ir.ExternalTensor(
         path.name,
         offset=written[key],
-        length=array.nbytes,
+        length=tensor.nbytes,
         dtype=tensor.dtype,
         shape=tensor.shape,  # type: ignore[arg-type]
         name=tensor.name or "",
         base_dir=path.parent,
     )
+
+
+def _bytes(tensor: ir.TensorProtocol, array: np.ndarray) -> bytes | memoryview:
+    """A tensor as it is stored: 4-bit codes are packed in pairs, the rest is not copied."""
+    if tensor.dtype.bitwidth < 8:
+        return tensor.tobytes()
+    return array.reshape(-1).view(np.uint8).data

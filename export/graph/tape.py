@@ -7,9 +7,23 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from engines.tensors import TensorSpec
+from engines.tensors import DType, TensorSpec
 
 Attribute = str | int | float | Sequence[int]
+
+_IR_TYPES = {
+    DType.BOOL: ir.DataType.BOOL,
+    DType.INT32: ir.DataType.INT32,
+    DType.INT64: ir.DataType.INT64,
+    DType.FLOAT16: ir.DataType.FLOAT16,
+    DType.BFLOAT16: ir.DataType.BFLOAT16,
+    DType.FLOAT32: ir.DataType.FLOAT,
+}
+
+
+def ir_type(dtype: DType) -> ir.DataType:
+    """The element type in ONNX; its ``numpy()`` is the type to cast to, for bfloat16 too."""
+    return _IR_TYPES[dtype]
 
 
 class GraphTape:
@@ -18,6 +32,7 @@ class GraphTape:
     def __init__(self) -> None:
         self._tape = ir.tape.Tape()
         self._constants: dict[tuple[object, ...], ir.Value] = {}
+        self._functions: list[ir.Function] = []
         self.inputs: list[ir.Value] = []
         self.outputs: list[ir.Value] = []
 
@@ -29,7 +44,7 @@ class GraphTape:
     def output(self, spec: TensorSpec, value: ir.Value) -> None:
         """Make ``value`` an output under the name, type and shape of ``spec``."""
         value.name = spec.name
-        value.type = ir.TensorType(ir.DataType.from_numpy(spec.dtype.numpy))
+        value.type = ir.TensorType(ir_type(spec.dtype))
         value.shape = ir.Shape(spec.shape)
         self.outputs.append(value)
 
@@ -79,8 +94,17 @@ class GraphTape:
             self._constants[key] = self.weight(name, np.array(values, dtype=np.int64))
         return self._constants[key]
 
-    def model(self, opset: int, functions: Sequence[ir.Function] = ()) -> ir.Model:
-        domains = {function.domain: 1 for function in functions}
+    def function(self, function: ir.Function) -> None:
+        """Carry the body of an operator that some node stands for."""
+        self._functions.append(function)
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """Operators with a body of their own, as "domain::name"."""
+        return tuple(f"{each.domain}::{each.name}" for each in self._functions)
+
+    def model(self, opset: int) -> ir.Model:
+        domains = {function.domain: 1 for function in self._functions}
         graph = ir.Graph(
             self.inputs,
             self.outputs,
@@ -89,12 +113,12 @@ class GraphTape:
             opset_imports={"": opset, **domains},
             name="ssd",
         )
-        return ir.Model(graph, ir_version=11, producer_name="ssd-trt", functions=functions)
+        return ir.Model(graph, ir_version=11, producer_name="ssd-trt", functions=self._functions)
 
 
 def _value(spec: TensorSpec) -> ir.Value:
     return ir.Value(
         name=spec.name,
         shape=ir.Shape(spec.shape),
-        type=ir.TensorType(ir.DataType.from_numpy(spec.dtype.numpy)),
+        type=ir.TensorType(ir_type(spec.dtype)),
     )

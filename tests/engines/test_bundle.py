@@ -18,7 +18,7 @@ from engines.errors import (
     BundleIncompatibleError,
     BundleMissingError,
 )
-from tests.engines.tiny_bundles import DATA, REBUILD, write_bundle
+from tests.engines.tiny_bundles import DATA, REBUILD, write_bundle, write_compiled
 
 
 def edit(path: Path, **changes: object) -> None:
@@ -134,8 +134,44 @@ def test_an_edited_engine_manifest_does_not_pass_for_the_built_one(tmp_path: Pat
 
 def test_an_engine_of_another_version_says_so_and_not_just_that_it_changed(tmp_path: Path) -> None:
     folder = write_bundle(tmp_path / "b")
-    edit(folder / "target/manifest.json", schema=2)
-    with pytest.raises(BundleIncompatibleError, match="schema 2, this version reads schema 1"):
+    edit(folder / "target/manifest.json", schema=1)
+    with pytest.raises(BundleIncompatibleError, match="schema 1, this version reads schema 2"):
+        open_bundle(folder)
+
+
+@pytest.mark.parametrize("keep_onnx", [True, False])
+def test_a_compiled_bundle_needs_its_plans_and_not_its_graphs(
+    tmp_path: Path, keep_onnx: bool
+) -> None:
+    folder = write_compiled(tmp_path / "b", keep_onnx=keep_onnx)
+    bundle = open_bundle(folder, hashes="all")
+    assert bundle.plan_path("draft") == folder / "draft/engine.plan"
+    (folder / "draft/engine.plan").unlink()
+    with pytest.raises(BundleCorruptError, match=r"lacks its file .draft/engine\.plan"):
+        open_bundle(folder)
+
+
+def test_an_engine_that_runs_from_its_graph_has_no_plan(tmp_path: Path) -> None:
+    bundle = open_bundle(write_bundle(tmp_path / "b", draft=False))
+    assert bundle.plan_path("target") is None
+    assert bundle.plan_path("draft") is None
+
+
+@pytest.mark.parametrize("damage", [b"", b"plan of targe", b"plan of tardet"])
+def test_a_damaged_plan_is_noticed(tmp_path: Path, damage: bytes) -> None:
+    folder = write_compiled(tmp_path / "b")
+    (folder / "target/engine.plan").write_bytes(damage)
+    with pytest.raises(BundleCorruptError, match=r"engine\.plan .*rebuild: python -m export"):
+        open_bundle(folder)
+
+
+def test_an_unlisted_plan_is_noticed(tmp_path: Path) -> None:
+    folder = write_compiled(tmp_path / "b")
+    path = folder / "target/manifest.json"
+    manifest = json.loads(path.read_text(encoding="utf-8"))
+    files = [file for file in manifest["files"] if file["path"] != "engine.plan"]
+    edit(path, files=files)
+    with pytest.raises(BundleCorruptError, match=r"does not list engine\.plan"):
         open_bundle(folder)
 
 

@@ -6,10 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from engines.bundle import Bundle
+from engines.bundle import Bundle, open_bundle, seal_bundle
 from engines.compat import reasons, require
-from engines.errors import BundleIncompatibleError
-from tests.engines.tiny_bundles import REBUILD, opened
+from engines.errors import BundleCorruptError, BundleIncompatibleError
+from engines.manifest import dump, load_bundle, load_engine
+from tests.engines.tiny_bundles import (
+    BUILDER,
+    REBUILD,
+    REBUILD_COMPILED,
+    opened,
+    write_compiled,
+)
+
+RTX = "tensorrt-rtx"
 
 
 @pytest.fixture
@@ -75,3 +84,71 @@ def test_a_rebuild_command_without_the_option_is_shown_as_it_is(bundle: Bundle) 
         changed = dataclasses.replace(bundle, manifest=manifest)
         (reason,) = reasons(changed, backend="onnxruntime", num_draft=9)
         assert reason.endswith(f"rebuild: {line}")
+
+
+@pytest.fixture
+def compiled(tmp_path: Path) -> Bundle:
+    return open_bundle(write_compiled(tmp_path / "c"))
+
+
+def test_a_compiled_bundle_suits_its_builder_and_its_gpus(compiled: Bundle) -> None:
+    for capability in ("8.9", "12.0"):
+        assert reasons(compiled, backend=RTX, builder=BUILDER, capability=capability) == []
+    require(compiled, backend=RTX)
+
+
+def test_a_plan_of_another_version_is_refused_with_the_rebuild_command(compiled: Bundle) -> None:
+    """T4: TensorRT itself answers with a tag mismatch, or with no engine at all."""
+    with pytest.raises(BundleIncompatibleError) as caught:
+        require(compiled, backend=RTX, builder="tensorrt-rtx 1.8.0.1")
+    message = str(caught.value)
+    assert "target engine was compiled by tensorrt-rtx 1.7.1.116, which alone can read" in message
+    assert "tensorrt-rtx 1.8.0.1 is here" in message
+    assert message.endswith(f"rebuild: {REBUILD_COMPILED}")
+
+
+def test_a_gpu_that_the_plan_was_not_compiled_for_is_refused(compiled: Bundle) -> None:
+    """T8."""
+    target, draft = reasons(compiled, backend=RTX, builder=BUILDER, capability="8.6")
+    assert "the target engine was compiled for compute capability 8.9 12.0" in target
+    assert "this GPU has 8.6" in target
+    assert "the draft engine" in draft
+    expected = REBUILD_COMPILED.replace("8.9 12.0", "8.6")
+    assert target.endswith(f"rebuild: {expected}")
+
+
+def test_a_bundle_for_every_gpu_gets_the_option_that_it_was_built_without(
+    compiled: Bundle,
+) -> None:
+    line = REBUILD_COMPILED.replace(" --compute-capability 8.9 12.0", "")
+    manifest = dataclasses.replace(compiled.manifest, rebuild=line)
+    changed = dataclasses.replace(compiled, manifest=manifest)
+    reason, _ = reasons(changed, backend=RTX, capability="7.5")
+    assert reason.endswith(f"rebuild: {line} --compute-capability 7.5")
+
+
+def test_a_manifest_edited_to_another_version_is_refused(tmp_path: Path) -> None:
+    """The edit alone is noticed by the file's hash; with a matching hash the version is."""
+    folder = write_compiled(tmp_path / "e")
+    for role in ("target", "draft"):
+        path = folder / role / "manifest.json"
+        manifest = load_engine(path.read_text(encoding="utf-8"), str(path))
+        assert manifest.plan is not None
+        older = dataclasses.replace(manifest.plan, builder="tensorrt-rtx 1.6.1.120")
+        path.write_text(dump(dataclasses.replace(manifest, plan=older)), encoding="utf-8")
+    with pytest.raises(BundleCorruptError, match=r"manifest\.json"):
+        open_bundle(folder)
+    seal_bundle(folder, load_bundle((folder / "bundle.json").read_text(encoding="utf-8"), "b"))
+    with pytest.raises(BundleIncompatibleError, match=r"tensorrt-rtx 1\.6\.1\.120, which alone"):
+        require(open_bundle(folder), backend=RTX, builder=BUILDER)
+
+
+def test_a_session_that_cannot_run_tensorrt_says_so(compiled: Bundle) -> None:
+    """The command it gives must be one that builds: fp16 and capabilities are of no use there."""
+    (reason,) = reasons(compiled, backend="onnxruntime")
+    assert "this version builds TensorRT engines and cannot run them yet" in reason
+    assert "the bundle was built for tensorrt-rtx" in reason
+    words = shlex.split(reason.split("rebuild: ")[1])
+    assert words[words.index("--backend") + 1] == "onnxruntime"
+    assert not {"--precision", "--compute-capability", "8.9", "12.0"} & set(words)
+    assert words[words.index("--max-len") + 1] == "96"

@@ -7,7 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
-from engines.bundle import VOCAB_MAP_FILE, Bundle, open_bundle, seal_bundle, seal_engine
+from engines.bundle import (
+    PLAN_FILE,
+    VOCAB_MAP_FILE,
+    Bundle,
+    open_bundle,
+    seal_bundle,
+    seal_engine,
+)
 from engines.manifest import (
     DRAFT,
     SCHEMA,
@@ -18,9 +25,10 @@ from engines.manifest import (
     KvLayout,
     Limits,
     ModelFacts,
+    PlanFacts,
     Source,
 )
-from engines.profiles import length_buckets
+from engines.profiles import length_buckets, shape_profiles
 from engines.tensors import DType, TensorSpec
 
 LIMITS = Limits(max_len=96, max_batch=2, num_draft=4, max_branches=8)
@@ -28,6 +36,12 @@ REBUILD = (
     "python -m export build --target big --draft small --backend onnxruntime "
     "--precision fp32 --max-len 96 --max-batch 2 --num-draft 4 --max-branches 8 --out b"
 )
+REBUILD_COMPILED = (
+    "python -m export build --target big --draft small --backend tensorrt-rtx --precision fp16 "
+    "--compute-capability 8.9 12.0 --max-len 96 --max-batch 2 --num-draft 4 --max-branches 8 "
+    "--out b"
+)
+BUILDER = "tensorrt-rtx 1.7.1.116"
 DATA = bytes(range(256)) * 8
 
 
@@ -89,3 +103,28 @@ def write_bundle(folder: Path, *, draft: bool = True, key: str = "k" * 64) -> Pa
 
 def opened(folder: Path, *, draft: bool = True) -> Bundle:
     return open_bundle(write_bundle(folder, draft=draft))
+
+
+def plan_facts(role: str) -> PlanFacts:
+    profiles = shape_profiles(role, max_batch=2, num_draft=4, max_branches=8, rows=112)
+    plugins = ("ssd::Verify@1",) if role == TARGET else ("ssd::Sample@1",)
+    return PlanFacts(PLAN_FILE, BUILDER, ("8.9", "12.0"), profiles, plugins)
+
+
+def write_compiled(folder: Path, *, keep_onnx: bool = True) -> Path:
+    """As ``write_bundle``, a pair whose engines are compiled by TensorRT-RTX."""
+    for role in (TARGET, DRAFT):
+        (folder / role).mkdir(parents=True)
+        (folder / role / PLAN_FILE).write_bytes(b"plan of " + role.encode())
+        if keep_onnx:
+            (folder / role / "model.onnx").write_bytes(b"graph of " + role.encode())
+            (folder / role / "model.onnx.data").write_bytes(DATA)
+        if role == DRAFT:
+            np.save(folder / role / VOCAB_MAP_FILE, np.arange(48, dtype=np.int32))
+        compiled = {"backend": "tensorrt-rtx", "precision": "fp16", "plan": plan_facts(role)}
+        seal_engine(folder / role, replace(engine_manifest(role), **compiled))
+    (folder / "tokenizer.json").write_text('{"model": {}}', encoding="utf-8")
+    (folder / "chat_template.jinja").write_text("{{ messages }}", encoding="utf-8")
+    compiled = {"backend": "tensorrt-rtx", "precision": "fp16", "rebuild": REBUILD_COMPILED}
+    seal_bundle(folder, replace(bundle_manifest(draft=True), **compiled))
+    return folder

@@ -146,12 +146,33 @@ def test_packages_are_found_old_missing_or_damaged(monkeypatch: pytest.MonkeyPat
 def test_building_and_running_are_judged_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """An inference machine has no exporter: it must not be told that it cannot run."""
     packages_of(monkeypatch, {"onnxruntime": "1.32.0", "tokenizers": "0.23.3"})
-    [backend, *others] = doctor.examine().backends
+    [backend, *_] = doctor.examine().backends
     assert (backend.can_build, backend.can_run) == (False, True)
     assert backend.install == ("pip install 'ssd-trt[export]'",)
     assert "onnx: not installed" in backend.why_not
-    for other in others:
-        assert other.why_not == ("not in this version of ssd-trt",)
+
+
+def test_tensorrt_backends_are_built_and_not_yet_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RTX compiles without a GPU; standard TensorRT must not promise to."""
+    export = {"onnx": "1.23.0", "onnx-ir": "1.1", "gguf": "0.19", "safetensors": "0.8"}
+    both = {"tokenizers": "0.23", "tensorrt-rtx-cu13": "1.7.1.116", "tensorrt": "11.4.0.106"}
+    packages_of(monkeypatch, export | both)
+    [_, rtx, standard] = doctor.examine(tmp_path).backends
+    assert (rtx.can_build, rtx.can_run, rtx.why_not) == (True, False, (doctor.CANNOT_RUN,))
+    assert (standard.can_build, standard.can_run) == (False, False)
+    assert "none is usable here" in standard.why_not[0]
+    gpu = "Model: \t NVIDIA L40\nBus Location: \t 0\nDevice Minor: 0\n"
+    write(tmp_path, "proc/driver/nvidia/gpus/0/information", gpu)
+    write(tmp_path, "dev/nvidia0", "")
+    assert doctor.examine(tmp_path).backends[2].can_build
+    packages_of(monkeypatch, export)
+    [_, rtx, standard] = doctor.examine(tmp_path).backends
+    assert not rtx.can_build
+    assert not standard.can_build
+    assert "pip install 'ssd-trt[rtx]'" in rtx.install
+    assert "pip install 'ssd-trt[tensorrt]'" in standard.install
 
 
 def test_the_oldest_releases_are_those_of_pyproject() -> None:

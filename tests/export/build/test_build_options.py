@@ -7,7 +7,8 @@ import pytest
 
 from engines.errors import UsageError
 from engines.manifest import DRAFT, TARGET
-from export.build.options import BuildOptions
+from engines.tensors import DType
+from export.build.options import BuildOptions, default_precision
 from export.checkpoint.api import open_checkpoint
 from export.cli.entry import build_parser
 from tests.helpers.checkpoints import make_llama
@@ -16,11 +17,22 @@ from tests.helpers.checkpoints import make_llama
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"backend": "tensorrt"}, "cannot build for tensorrt yet; use --backend onnxruntime"),
-        ({"backend": "tensorrt-rtx"}, "cannot build for tensorrt-rtx yet"),
-        ({"backend": "abacus"}, "--backend abacus is unknown; choose onnxruntime"),
-        ({"precision": "int4"}, "--precision int4 is unknown; choose int8 or fp32"),
+        ({"backend": "abacus"}, "--backend abacus is unknown; choose onnxruntime, tensorrt or"),
+        ({"precision": "fp8"}, "--precision fp8 is unknown; choose int8 or fp32"),
+        *(
+            (
+                {"precision": name},
+                f"--precision {name} does not fit --backend onnxruntime; choose int8 or fp32",
+            )
+            for name in ("fp16", "bf16", "int4")
+        ),
         ({"block": 48}, "--block 48 is unknown; choose 64 or 32"),
+        (
+            {"backend": "tensorrt", "precision": "int4", "block": 32},
+            "--block 32 does not fit --precision int4 on tensorrt; use --block 64",
+        ),
+        ({"capabilities": ("8.9",)}, "--compute-capability is for compiled engines"),
+        ({"keep_onnx": False}, "--no-onnx is for compiled engines"),
         ({"max_len": 1}, "--max-len is 1, it must be at least 2"),
         ({"max_batch": 0}, "--max-batch is 0"),
         ({"num_draft": -1}, "--num-draft is -1, it must be between 0 and 16"),
@@ -32,6 +44,23 @@ def test_a_value_that_cannot_be_built_is_refused(change: dict[str, object], word
     with pytest.raises(UsageError) as caught:
         BuildOptions("t", **change)  # type: ignore[arg-type]
     assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("backend", ["tensorrt", "tensorrt-rtx"])
+def test_a_gpu_engine_has_all_precisions_and_fp16_unless_told_otherwise(backend: str) -> None:
+    assert default_precision(backend) == "fp16"
+    assert default_precision("onnxruntime") == "int8"
+    for precision, cache in (
+        ("fp16", DType.FLOAT16),
+        ("bf16", DType.BFLOAT16),
+        ("fp32", DType.FLOAT32),
+        ("int8", DType.FLOAT16),
+        ("int4", DType.FLOAT16),
+    ):
+        options = BuildOptions("t", backend=backend, precision=precision)
+        assert options.arithmetic.activation is cache
+        assert options.scale_block == (64 if precision == "int4" else None)
 
 
 def test_the_bundle_is_named_after_the_target_unless_told_otherwise() -> None:
@@ -51,6 +80,16 @@ def test_the_bundle_is_named_after_the_target_unless_told_otherwise() -> None:
         BuildOptions("smollm2-135m", "smollm2-135m-draft", Path("engines/bundles/demo")),
         BuildOptions("/a folder/it's", None, Path("b"), precision="fp32", max_len=7),
         BuildOptions("t", "d", None, block=32, max_batch=3, num_draft=0, max_branches=1),
+        BuildOptions("t", backend="tensorrt-rtx", precision="int4", block=32),
+        BuildOptions(
+            "t",
+            "d",
+            Path("b"),
+            backend="tensorrt",
+            precision="bf16",
+            capabilities=("8.9", "12.0"),
+            keep_onnx=False,
+        ),
     ],
 )
 def test_the_rebuild_command_builds_the_same(options: BuildOptions) -> None:
@@ -68,6 +107,8 @@ def test_the_rebuild_command_builds_the_same(options: BuildOptions) -> None:
         max_batch=args.max_batch,
         num_draft=args.num_draft,
         max_branches=args.max_branches,
+        capabilities=tuple(args.compute_capability),
+        keep_onnx=not args.no_onnx,
     )
     assert again.command() == options.command()
     assert again.limits == options.limits
@@ -81,3 +122,4 @@ def test_only_the_draft_has_rows_for_branches(tmp_path: Path) -> None:
     assert (target.scratch_rows, draft.scratch_rows) == (0, 15)
     assert target.trunk_rows == draft.trunk_rows == 112
     assert (target.num_layers, target.num_kv_heads, target.head_dim) == (2, 2, 8)
+    assert target.dtype is draft.dtype is DType.FLOAT32

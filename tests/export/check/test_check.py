@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from engines.errors import BackendError, CheckpointError, MissingDependencyError
 from export.build.build import build
 from export.build.options import BuildOptions
 from export.check.reference import load_reference, require_transformers
+from export.check.scoring import Scoring
 from export.check.verify import find_checkpoint, verify, verify_or_refuse
 from export.checkpoint.api import open_checkpoint
 from tests.helpers.checkpoints import LLAMA3_ROPE, make_gguf, make_llama, make_qwen3
@@ -117,7 +119,8 @@ def test_a_wrong_engine_fails_and_is_refused(
         return np.roll(right.logits(ids), 1, axis=1)
 
     assert not verify(bundle.path, checkpoint, score=wrong).passed
-    monkeypatch.setattr(export.check.verify, "_default_score", lambda: wrong)
+    chosen = nullcontext(Scoring("engine", wrong))
+    monkeypatch.setattr(export.check.verify, "scoring", lambda _bundle: chosen)
     with pytest.raises(BackendError, match="does not compute what t does"):
         verify_or_refuse(bundle.path, checkpoint)
 

@@ -45,10 +45,11 @@ def failing(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
 
 
 BAD_BUILDS: list[tuple[list[str], str]] = [
-    (["--backend", "tensorrt"], "cannot build for tensorrt yet; use --backend onnxruntime"),
-    (["--backend", "tensorrt-rtx"], "cannot build for tensorrt-rtx yet"),
+    (["--no-onnx"], "--no-onnx is for compiled engines"),
+    (["--compute-capability", "8.9"], "--compute-capability is for compiled engines"),
     (["--backend", "abacus"], "invalid choice: 'abacus'"),
-    (["--precision", "int4"], "invalid choice: 'int4'"),
+    (["--precision", "int4"], "--precision int4 does not fit --backend onnxruntime"),
+    (["--precision", "int7"], "invalid choice: 'int7'"),
     (["--block", "48"], "invalid choice: 48"),
     (["--max-len", "many"], "invalid int value: 'many'"),
     (["--max-len", "0"], "--max-len is 0"),

@@ -13,7 +13,6 @@ from export.build.options import BuildOptions
 from export.checkpoint.api import open_checkpoint
 from export.graph.api import GraphRequest, build_graph
 from export.graph.border import graph_inputs, graph_outputs
-from export.graph.quantize import quantize_blocks
 from export.graph.rope import rotary_tables
 from runtime.backends.onnxruntime import INT8_COMPUTE
 from tests.helpers.checkpoints import make_llama
@@ -22,6 +21,10 @@ from tests.helpers.tiny_bundle import tiny_bundle
 
 def graph_of(bundle, role="target"):
     return onnx.load(bundle.path / role / "model.onnx", load_external_data=False)
+
+
+def engine_of(bundle, role):
+    return next(engine for engine in bundle.engines if engine.role == role)
 
 
 def request_for(folder, **changes):
@@ -85,13 +88,25 @@ def test_the_border_is_what_the_manifest_says():
         assert (engine.inputs, engine.outputs) == expected
 
 
-def test_verification_is_one_node_that_carries_its_function():
-    model = graph_of(tiny_bundle())
+@pytest.mark.parametrize(("role", "name"), [("target", "Verify"), ("draft", "Sample")])
+def test_our_operator_is_one_node_that_carries_its_function(role, name):
+    model = graph_of(tiny_bundle(), role)
     (node,) = [node for node in model.graph.node if node.domain == "ssd"]
-    assert node.op_type == "Verify"
+    assert node.op_type == name
     assert {a.name for a in node.attribute} == {"plugin_namespace", "plugin_version"}
-    assert [(f.domain, f.name) for f in model.functions] == [("ssd", "Verify")]
-    onnx.checker.check_model(str(tiny_bundle().path / "target/model.onnx"))
+    assert [(f.domain, f.name) for f in model.functions] == [("ssd", name)]
+    assert engine_of(tiny_bundle(), role).plugins == (f"ssd::{name}",)
+    onnx.checker.check_model(str(tiny_bundle().path / role / "model.onnx"))
+
+
+def test_a_draft_of_the_whole_vocabulary_maps_each_id_to_itself(tmp_path):
+    make_llama(tmp_path / "checkpoint")
+    request = request_for(tmp_path / "checkpoint", role="draft")
+    build_graph(request).save(tmp_path)
+    weights = onnx.load(tmp_path / "model.onnx").graph.initializer
+    (ids_map,) = [each for each in weights if each.name == "vocab_map"]
+    expected = np.arange(request.spec.vocab_size)
+    np.testing.assert_array_equal(onnx.numpy_helper.to_array(ids_map), expected)
 
 
 def test_nothing_copies_the_cache_on_onnxruntime():
@@ -136,19 +151,10 @@ def test_blocks_that_do_not_fit_are_refused_with_the_option_that_does(tmp_path):
         build_graph(request_for(tmp_path / "b", precision="int8", block=32))
 
 
-def test_quantisation_error_is_at_most_half_a_step():
-    weight = np.random.default_rng(0).normal(size=(128, 24)).astype(np.float32)
-    weight[:64, 3] = 0
-    codes, scales = quantize_blocks(weight, 64)
-    restored = codes.reshape(2, 64, 24) * scales[:, None]
-    assert (np.abs(restored - weight.reshape(2, 64, 24)) <= scales[:, None] * 0.5001).all()
-    assert np.abs(codes).max() == 127
-
-
 def test_rotary_tables_reach_the_last_drafted_position(tmp_path):
     make_llama(tmp_path)
     request = request_for(tmp_path, limits=Limits(64, 1, 7, 3))
     model_positions = 64 + 2 * 7
-    cos, sin = rotary_tables(request.spec, model_positions)
+    cos, sin = rotary_tables(request.spec, model_positions, np.dtype(np.float32))
     assert cos.shape == sin.shape == (model_positions, request.spec.head_dim // 2)
     np.testing.assert_allclose(cos**2 + sin**2, 1, atol=1e-6)

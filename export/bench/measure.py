@@ -1,0 +1,227 @@
+"""``bench``: time each kind of call of a bundle's engines."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from engines.bundle import Bundle
+from engines.errors import UsageError
+from engines.manifest import DRAFT, TARGET, EngineManifest
+from export.bench import device, host
+from export.bench.calls import TimedCall, timed_calls
+from export.bench.data_loader import feeds
+from export.bench.latency import Latency, summarise
+from export.check.runners import (
+    ONNXRUNTIME,
+    manifest_of,
+    require_polygraphy,
+    usable_cores,
+    without_chatter,
+)
+from export.tensorrt.capabilities import local_gpu
+
+BOTH = "both"
+ROLES = (TARGET, DRAFT, BOTH)
+RATE_FORMULA = (
+    "tokens that a prompt reads or a step writes / p50_s (verify, branch: up to acceptance)"
+)
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class BenchOptions:
+    """The options of ``python -m export bench``; None lets the bundle or the machine decide."""
+
+    role: str = BOTH
+    iterations: int = 50
+    warm_up: int = 5
+    length: int | None = None
+    batch: int = 1
+    threads: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CallFigures:
+    """One kind of call: B, T, R, L as in ``engines.tensors``, after ``text`` tokens."""
+
+    kind: str
+    batch: int
+    tokens: int
+    logits: int
+    rows: int
+    text: int
+    latency: Latency
+    tokens_per_second: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFigures:
+    role: str
+    measured: str
+    threads: int | None
+    calls: tuple[CallFigures, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BenchResult:
+    backend: str
+    precision: str
+    engines: tuple[EngineFigures, ...]
+    machine: dict[str, str]
+    versions: dict[str, str]
+
+
+def bench(bundle: Bundle, options: BenchOptions, progress: Progress | None = None) -> BenchResult:
+    """Time the engines that ``options.role`` asks for, one after the other.
+
+    Raises UsageError, CapacityError, MissingDependencyError, and BackendError where the engine
+    cannot run on this machine (a plan without its GPU).
+    """
+    _check(bundle, options)
+    roles = _roles(bundle, options.role)
+    planned = {
+        role: timed_calls(_manifest(bundle, role), batch=options.batch, length=options.length)
+        for role in roles
+    }
+    require_polygraphy("timing an engine")
+    progress = progress or (lambda _what, _done, _total: None)
+    with without_chatter():
+        engines = tuple(
+            _time_engine(bundle, role, planned[role], options, progress) for role in roles
+        )
+    return BenchResult(
+        backend=bundle.manifest.backend,
+        precision=bundle.manifest.precision,
+        engines=engines,
+        machine=_machine(),
+        versions=_versions(bundle),
+    )
+
+
+def _time_engine(
+    bundle: Bundle,
+    role: str,
+    planned: tuple[TimedCall, ...],
+    options: BenchOptions,
+    progress: Progress,
+) -> EngineFigures:
+    manifest = _manifest(bundle, role)
+    if manifest.backend == ONNXRUNTIME:
+        cores = host.choose_cores(options.threads, role)
+        measured, threads = host.MEASURED, len(cores)
+        opened = _host_calls(bundle, manifest, cores, options.batch)
+    else:
+        measured, threads = device.MEASURED, None
+        opened = _device_calls(bundle, role)
+    figures = []
+    with opened as prepare:
+        for timed in planned:
+            runner, feed = prepare(timed)
+            what = f"{role} {timed.kind}"
+            figures.append(_figures(timed, _time(runner, feed, options, what, progress)))
+    return EngineFigures(role, measured, threads, tuple(figures))
+
+
+Prepare = Callable[[TimedCall], tuple[Any, dict[str, Any]]]
+"""A polygraphy runner of a call, and what to feed it."""
+
+
+@contextmanager
+def _host_calls(
+    bundle: Bundle, manifest: EngineManifest, cores: tuple[int, ...], batch: int
+) -> Iterator[Prepare]:
+    border = {
+        spec.name: (spec.dtype.value, spec.shape)
+        for spec in manifest.inputs
+        if not spec.name.startswith("kv.")
+    }
+    with closing(host.HostEngine(bundle, manifest, cores, batch)) as engine:
+        yield lambda timed: (engine.runner(timed.call), feeds(border, timed.call))
+
+
+@contextmanager
+def _device_calls(bundle: Bundle, role: str) -> Iterator[Prepare]:
+    with closing(device.DeviceEngine(bundle, role)) as engine:
+        yield lambda timed: (engine.runner(timed), engine.feed(timed))
+
+
+def _time(
+    runner: Any, feed: dict[str, Any], options: BenchOptions, what: str, progress: Progress
+) -> list[float]:
+    """Seconds of each iteration after the warm-up."""
+    seconds = []
+    with runner:
+        for _ in range(options.warm_up):
+            runner.infer(feed, check_inputs=False)
+        for done in range(options.iterations):
+            progress(what, done, options.iterations)
+            runner.infer(feed, check_inputs=False)
+            seconds.append(runner.last_inference_time())
+    progress(what, options.iterations, options.iterations)
+    return seconds
+
+
+def _figures(timed: TimedCall, seconds: list[float]) -> CallFigures:
+    call, latency = timed.call, summarise(seconds)
+    rate = timed.tokens / latency.p50_s if timed.tokens else None
+    return CallFigures(
+        timed.kind, call.batch, call.tokens, call.logits, call.rows, call.text, latency, rate
+    )
+
+
+def _check(bundle: Bundle, options: BenchOptions) -> None:
+    if options.role not in ROLES:
+        raise UsageError(f"--role {options.role} is unknown; choose {', '.join(ROLES)}")
+    if options.iterations < 1:
+        raise UsageError(f"--iterations is {options.iterations}, it must be at least 1")
+    if options.warm_up < 1:
+        raise UsageError(f"--warm-up is {options.warm_up}, it must be at least 1")
+    if options.threads is not None and bundle.manifest.backend != ONNXRUNTIME:
+        raise UsageError(f"--threads is for {ONNXRUNTIME} bundles, {bundle.path} runs on a GPU")
+
+
+def _roles(bundle: Bundle, role: str) -> tuple[str, ...]:
+    if role == BOTH:
+        return (TARGET,) if bundle.draft is None else (TARGET, DRAFT)
+    if role == DRAFT and bundle.draft is None:
+        raise UsageError(f"{bundle.path} has no draft; use --role {TARGET}")
+    return (role,)
+
+
+def _manifest(bundle: Bundle, role: str) -> EngineManifest:
+    manifest = manifest_of(bundle, role)
+    assert manifest is not None
+    return manifest
+
+
+def _machine() -> dict[str, str]:
+    from runtime.device.machine import cpu_model
+
+    usable, gpu = len(usable_cores()), local_gpu()
+    found = {
+        "cpu": cpu_model(),
+        "cores": f"{usable} usable of {os.cpu_count() or usable}",
+        "system": f"{platform.system()} {platform.release()}",
+    }
+    return found if gpu is None else {**found, "gpu": f"{gpu.name} ({gpu.capability})"}
+
+
+def _versions(bundle: Bundle) -> dict[str, str]:
+    packages = ["ssd-trt", "numpy", "polygraphy"]
+    if bundle.manifest.backend == ONNXRUNTIME:
+        packages.append("onnxruntime")
+    found = {"python": platform.python_version()}
+    for package in packages:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "from source"
+    plan = bundle.target.plan
+    return found if plan is None else {**found, "compiler": plan.builder}

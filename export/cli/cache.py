@@ -1,0 +1,146 @@
+"""``python -m export cache``: the compiled engines kept for later builds."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from engines.codec import encode
+from export.build.plan import in_words
+from export.cli.console import add_output_options, emit, emit_json, say
+from export.tensorrt.cache import DEFAULT_GB, LIMIT_VARIABLE, EngineCache
+
+if TYPE_CHECKING:
+    from export.cli.console import Parser
+    from export.tensorrt.cache import CacheEntry
+
+DESCRIPTION = f"""\
+TensorRT builds keep each compiled engine in a cache, so that no engine is compiled twice. Beyond
+{DEFAULT_GB:.0f} GB the least recently used are dropped; ${LIMIT_VARIABLE} sets another limit,
+0 turns the cache off. Bundles hold copies: clearing the cache breaks none."""
+
+EXAMPLES = """\
+examples:
+  python -m export cache list
+  python -m export cache clear --older-than 30
+  python -m export cache clear --max-size 5
+  python -m export cache clear"""
+
+_HEADINGS = ("engine", "size", "last used", "source", "backend", "precision", "capability")
+_DAY_S = 86400.0
+
+
+def add_to(commands: argparse._SubParsersAction[Parser]) -> None:
+    name = "python -m export cache"
+    parser = commands.add_parser(
+        "cache",
+        prog=name,
+        help="list or clear the compiled engines",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+    )
+    actions = parser.add_subparsers(metavar="list|clear", required=True)
+    lists = actions.add_parser(
+        "list",
+        prog=f"{name} list",
+        help="show the engines, the last used first",
+        description="Show the engines, the last used first; tab-separated when not on a terminal.",
+    )
+    lists.set_defaults(command=run_list)
+    clears = actions.add_parser(
+        "clear",
+        prog=f"{name} clear",
+        help="remove engines",
+        description="Remove all engines, or those that the options choose.",
+    )
+    clears.add_argument(
+        "--older-than", type=_amount, metavar="DAYS", help="those not used for this many days"
+    )
+    clears.add_argument(
+        "--max-size",
+        type=_amount,
+        metavar="GB",
+        help="the least recently used, until the others take no more than this",
+    )
+    clears.set_defaults(command=run_clear)
+    for action in (lists, clears):
+        add_output_options(action)
+
+
+def run_list(args: argparse.Namespace) -> int:
+    cache = EngineCache()
+    entries = cache.entries()
+    num_bytes = sum(entry.num_bytes for entry in entries)
+    if args.json:
+        facts: dict[str, object] = {"folder": str(cache.folder), "max_bytes": cache.max_bytes}
+        emit_json({**facts, "num_bytes": num_bytes, "engines": encode(entries)})
+        return 0
+    if entries:
+        emit(table(entries) if sys.stdout.isatty() else plain(entries))
+    if not args.quiet:
+        held = f"{_engines(len(entries))}, {in_words(num_bytes)} of {in_words(cache.max_bytes)}"
+        say(f"{held} in {cache.folder}" if entries else f"no engines in {cache.folder}")
+    return 0
+
+
+def run_clear(args: argparse.Namespace) -> int:
+    cache = EngineCache()
+    older_than_s = None if args.older_than is None else args.older_than * _DAY_S
+    max_bytes = None if args.max_size is None else int(args.max_size * 1e9)
+    num_removed, freed = cache.clear(older_than_s, max_bytes)
+    if args.json:
+        emit_json({"folder": str(cache.folder), "num_removed": num_removed, "freed_bytes": freed})
+    elif num_removed or freed:
+        emit(f"removed {_engines(num_removed)} from {cache.folder}, freed {in_words(freed)}\n")
+    else:
+        emit(f"nothing to remove in {cache.folder}\n")
+    return 0
+
+
+def table(entries: Sequence[CacheEntry]) -> str:
+    """For people: short keys, sizes in words, local time, aligned."""
+    rows = [_HEADINGS]
+    for entry in entries:
+        used = datetime.fromtimestamp(entry.last_used_s).strftime("%Y-%m-%d %H:%M")
+        rows.append((entry.key[:12], in_words(entry.num_bytes), used, *_facts(entry)))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = (
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        for row in rows
+    )
+    return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+def plain(entries: Sequence[CacheEntry]) -> str:
+    """For programs: whole keys, bytes, UTC, a tab between cells, no headings."""
+    lines = []
+    for entry in entries:
+        used = datetime.fromtimestamp(entry.last_used_s, UTC).isoformat(timespec="seconds")
+        lines.append("\t".join((entry.key, str(entry.num_bytes), used, *_facts(entry))) + "\n")
+    return "".join(lines)
+
+
+def _facts(entry: CacheEntry) -> tuple[str, str, str, str]:
+    facts = entry.facts
+    if facts is None:
+        return "(unreadable)", "-", "-", "-"
+    source = " ".join(facts.source.split())  # a tab or line break would look like a cell or a row
+    return source, facts.backend, facts.precision, " ".join(facts.capabilities)
+
+
+def _engines(count: int) -> str:
+    return f"{count} engine" if count == 1 else f"{count} engines"
+
+
+def _amount(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 on")
+    return value

@@ -1,0 +1,1 @@
+"""ONNX in, TensorRT engine out; TensorRT and TensorRT-RTX by one injected module object."""

@@ -1,0 +1,172 @@
+"""Compile in a process of its own.
+
+A compiler takes several times an engine's size in memory, listens to nobody for most of the time,
+and may end its process. In a child all of that is harmless: it is killed when the build is
+interrupted, its memory is freed at once, and its end becomes one line.
+
+The child reads a ``CompileRequest`` from stdin, writes the plan to a file and tells its progress on
+stdout, one JSON object a line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from engines.codec import decode, encode
+from engines.errors import BackendError, SsdError, UnsupportedModelError, UsageError
+from engines.profiles import ShapeProfile
+from export.tensorrt import vendor
+from export.tensorrt.compile import compile_engine
+from export.tensorrt.progress import Progress
+from plugins import tensorrt as plugins
+
+_ROOT = Path(__file__).resolve().parents[2]
+_STDOUT, _STDERR = 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class CompileRequest:
+    """What ``compile_engine`` is to be called with; the plan goes to ``plan_path``."""
+
+    vendor: str
+    onnx_path: str
+    plan_path: str
+    profiles: tuple[ShapeProfile, ...]
+    capabilities: tuple[str, ...]
+    precision: str
+    plugins: tuple[str, ...]
+    timing_cache: str | None
+
+
+def compile_in_process(request: CompileRequest, progress: Progress) -> None:
+    """Write the plan. Raises what ``compile_engine`` raises, and OSError for the plan's file.
+
+    Whatever ends this call early, a ctrl-C for one, ends the child too. The file may then exist.
+    """
+    # The child finds modules where this process does, and not first in the working folder (-P).
+    path = os.pathsep.join([str(_ROOT), *filter(None, sys.path)])
+    with tempfile.TemporaryFile() as noise:
+        child = subprocess.Popen(
+            [sys.executable, "-P", "-m", "export.tensorrt.process"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=noise,
+            env=os.environ | {"PYTHONPATH": path},
+            text=True,
+        )
+        try:
+            assert child.stdin is not None
+            assert child.stdout is not None
+            _send(child.stdin, request)
+            is_done = _follow(child.stdout, progress)
+            code = child.wait()
+        finally:
+            child.kill()
+            child.wait()
+            for pipe in (child.stdin, child.stdout):
+                if pipe is not None:
+                    pipe.close()
+        if not is_done:
+            raise BackendError(f"{request.vendor} {_ending(code)}{_last_line(noise)}")
+
+
+def _send(stdin: IO[str], request: CompileRequest) -> None:
+    try:
+        stdin.write(json.dumps(encode(request)))
+        stdin.close()
+    except BrokenPipeError:
+        pass  # the child has ended; its exit code tells
+
+
+def _follow(stdout: IO[str], progress: Progress) -> bool:
+    """Hand on what the child tells; whether it said that it is done."""
+    for line in stdout:
+        told = json.loads(line)
+        if "step" in told:
+            progress(*told["step"])
+        elif "error" in told:
+            raise _error(**told["error"])
+        else:
+            return True
+    return False
+
+
+def _error(kind: str, message: str, code: int | None, filename: str | None) -> Exception:
+    if code is not None:
+        return OSError(code, os.strerror(code), filename)
+    raised = {error.__name__: error for error in (UnsupportedModelError, UsageError)}
+    return raised.get(kind, BackendError)(message)
+
+
+def _ending(code: int) -> str:
+    if code >= 0:
+        return f"stopped with exit code {code} while compiling"
+    name = signal.Signals(-code).name
+    hint = " (out of memory?)" if -code == signal.SIGKILL else ""
+    return f"was ended by {name} while compiling{hint}"
+
+
+def _last_line(noise: IO[bytes]) -> str:
+    noise.seek(0)
+    lines = noise.read().decode(errors="replace").split("\n")
+    said = [" ".join(line.split()) for line in lines if line.strip()]
+    return f": {said[-1]}" if said else ""
+
+
+# In the child. ---------------------------------------------------------------------------------
+
+
+def main() -> None:
+    """Serve one request. ctrl-C is for the parent, which kills this process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # The libraries' own prints must not mix with what we tell the parent.
+    with os.fdopen(os.dup(_STDOUT), "w") as stdout:
+        os.dup2(_STDERR, _STDOUT)
+
+        def tell(**facts: object) -> None:
+            stdout.write(json.dumps(facts) + "\n")
+            stdout.flush()
+
+        try:
+            request = decode(CompileRequest, json.loads(sys.stdin.read()))
+            _serve(request, lambda what, done, total: tell(step=(what, done, total)))
+        except BrokenPipeError:
+            return  # nobody is waiting any more
+        except OSError as error:
+            if error.errno is None:
+                raise
+            code, name = error.errno, error.filename
+            tell(error={"kind": "", "message": "", "code": code, "filename": name})
+        except SsdError as error:
+            kind = type(error).__name__
+            tell(error={"kind": kind, "message": str(error), "code": None, "filename": None})
+        else:
+            tell(done=True)
+
+
+def _serve(request: CompileRequest, progress: Progress) -> None:
+    chosen = vendor.load(request.vendor)
+    plugins.register(chosen.module)
+    plan = compile_engine(
+        chosen,
+        Path(request.onnx_path),
+        profiles=request.profiles,
+        capabilities=request.capabilities,
+        precision=request.precision,
+        progress=progress,
+        expected_plugins=request.plugins,
+        timing_cache=None if request.timing_cache is None else Path(request.timing_cache),
+    )
+    Path(request.plan_path).write_bytes(plan)
+
+
+if __name__ == "__main__":
+    main()

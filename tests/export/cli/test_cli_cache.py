@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from export.cli.cache import EXAMPLES
+from export.cli.entry import build_parser, main
+from export.tensorrt.cache import EngineCache, EngineFacts
+
+SMALL, LARGE = "5" * 64, "1" * 64
+FACTS = EngineFacts("smollm2-135m", "tensorrt-rtx", "fp16", ("8.9", "12.0"))
+DAY_S = 86400
+NOON = 1_796_040_000  # 2026-11-30 12:00 UTC
+
+
+@pytest.fixture(autouse=True)
+def local_time(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "UTC-02")  # two hours ahead
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.fixture
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EngineCache:
+    monkeypatch.setenv("SSD_TRT_CACHE", str(tmp_path))
+    monkeypatch.delenv("SSD_TRT_CACHE_GB", raising=False)
+    return EngineCache()
+
+
+@pytest.fixture
+def cache(empty: EngineCache) -> EngineCache:
+    """Two engines: a small one last used at noon, a large one two days earlier."""
+    empty.put(SMALL, bytes(1000), FACTS)
+    empty.put(LARGE, bytes(2_000_000), EngineFacts("a\tname", "tensorrt", "int8", ("9.0",)))
+    for key, used_s in ((SMALL, NOON), (LARGE, NOON - 2 * DAY_S)):
+        os.utime(empty.folder / f"{key}.engine", (used_s, used_s))
+    return empty
+
+
+def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[str, str]:
+    assert main(["cache", *argv]) == 0
+    out, err = capsys.readouterr()
+    return out, err
+
+
+def failing(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    assert main(["cache", *argv]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    return err
+
+
+def test_a_terminal_gets_an_aligned_table(
+    cache: EngineCache, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    out, err = run(capsys, "list")
+    head, small, large = out.splitlines()
+    assert head == (
+        "engine        size    last used         source        backend       precision  capability"
+    )
+    assert small == (
+        "555555555555  1.3 kB  2026-11-30 14:00  smollm2-135m  tensorrt-rtx  fp16       8.9 12.0"
+    )
+    assert large == (
+        "111111111111  2.0 MB  2026-11-28 14:00  a name        tensorrt      int8       9.0"
+    )
+    assert err == f"2 engines, 2.0 MB of 20.0 GB in {cache.folder}\n"
+
+
+def test_a_pipe_gets_whole_values_between_tabs(
+    cache: EngineCache, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, err = run(capsys, "list")
+    sizes = {entry.key: str(entry.num_bytes) for entry in cache.entries()}
+    at_noon = "T12:00:00+00:00"
+    assert [line.split("\t") for line in out.splitlines()] == [
+        [
+            SMALL,
+            sizes[SMALL],
+            f"2026-11-30{at_noon}",
+            "smollm2-135m",
+            "tensorrt-rtx",
+            "fp16",
+            "8.9 12.0",
+        ],
+        [LARGE, sizes[LARGE], f"2026-11-28{at_noon}", "a name", "tensorrt", "int8", "9.0"],
+    ]
+    assert err.startswith("2 engines")
+    assert run(capsys, "list", "--quiet") == (out, "")
+
+
+def test_json_is_one_object(cache: EngineCache, capsys: pytest.CaptureFixture[str]) -> None:
+    out, err = run(capsys, "list", "--json")
+    facts = json.loads(out)
+    assert err == ""
+    assert facts["folder"] == str(cache.folder)
+    assert facts["max_bytes"] == 20_000_000_000
+    small, large = facts["engines"]
+    assert facts["num_bytes"] == small["num_bytes"] + large["num_bytes"] > 2_001_000
+    assert (small["key"], large["key"]) == (SMALL, LARGE)
+    assert small["last_used_s"] == NOON
+    assert large["facts"] == {
+        "source": "a\tname",
+        "backend": "tensorrt",
+        "precision": "int8",
+        "capabilities": ["9.0"],
+    }
+
+
+def test_an_unreadable_entry_is_shown_as_such(
+    cache: EngineCache, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (cache.folder / f"{SMALL}.engine").write_bytes(b"damage")
+    out, _ = run(capsys, "list")
+    assert f"{SMALL}\t6\t" in out
+    assert "\t(unreadable)\t-\t-\t-\n" in out
+    engines = json.loads(run(capsys, "list", "--json")[0])["engines"]
+    assert [engine["facts"] is None for engine in engines] == [True, False]
+
+
+def test_an_empty_cache_says_so(empty: EngineCache, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "list") == ("", f"no engines in {empty.folder}\n")
+    assert json.loads(run(capsys, "list", "--json")[0])["engines"] == []
+    assert run(capsys, "clear") == (f"nothing to remove in {empty.folder}\n", "")
+    assert json.loads(run(capsys, "clear", "--json")[0])["num_removed"] == 0
+    assert not empty.folder.exists()
+
+
+def test_clear_says_what_it_freed(cache: EngineCache, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "clear") == (f"removed 2 engines from {cache.folder}, freed 2.0 MB\n", "")
+    assert cache.entries() == ()
+
+
+def test_clear_as_json(cache: EngineCache, capsys: pytest.CaptureFixture[str]) -> None:
+    num_bytes = sum(entry.num_bytes for entry in cache.entries())
+    assert json.loads(run(capsys, "clear", "--json")[0]) == {
+        "folder": str(cache.folder),
+        "num_removed": 2,
+        "freed_bytes": num_bytes,
+    }
+
+
+def test_clear_by_age_in_days(cache: EngineCache, capsys: pytest.CaptureFixture[str]) -> None:
+    yesterday = time.time() - 1 * DAY_S
+    os.utime(cache.folder / f"{SMALL}.engine", (yesterday, yesterday))
+    os.utime(cache.folder / f"{LARGE}.engine", (yesterday - DAY_S, yesterday - DAY_S))
+    assert "removed 1 engine from" in run(capsys, "clear", "--older-than", "1.5")[0]
+    assert [entry.key for entry in cache.entries()] == [SMALL]
+    assert "nothing to remove" in run(capsys, "clear", "--older-than", "1.5")[0]
+
+
+def test_clear_down_to_a_size_in_gigabytes(
+    cache: EngineCache, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "nothing to remove" in run(capsys, "clear", "--max-size", "0.0021")[0]
+    assert "removed 1 engine from" in run(capsys, "clear", "--max-size", "0.002")[0]
+    assert [entry.key for entry in cache.entries()] == [SMALL]
+    assert "removed 1 engine from" in run(capsys, "clear", "--max-size", "0")[0]
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        ([], "required: list|clear (see python -m export cache --help)"),
+        (["dance"], "invalid choice: 'dance'"),
+        (["list", "--older-than", "1"], "unrecognized arguments: --older-than 1"),
+        (["clear", "--older-than", "-1"], "--older-than: '-1' is not a number from 0 on"),
+        (["clear", "--older-than", "old"], "--older-than: 'old' is not a number"),
+        (["clear", "--max-size", "nan"], "--max-size: 'nan' is not a number"),
+        (["clear", "--max-size", "5GB"], "--max-size: '5GB' is not a number"),
+        (["clear", "--max"], "unrecognized arguments: --max"),
+    ],
+)
+def test_a_wrong_command_line_removes_nothing(
+    cache: EngineCache, capsys: pytest.CaptureFixture[str], argv: list[str], words: str
+) -> None:
+    assert words in failing(capsys, *argv)
+    assert len(cache.entries()) == 2
+
+
+def test_trouble_with_the_folder_is_one_line(
+    empty: EngineCache, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    empty.folder.touch()
+    for action in ("list", "clear"):
+        assert str(empty.folder) in failing(capsys, action)
+    monkeypatch.setenv("SSD_TRT_CACHE_GB", "much")
+    assert "SSD_TRT_CACHE_GB is 'much'" in failing(capsys, "list")
+
+
+def test_the_help_has_examples_that_parse(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [line for line in EXAMPLES.splitlines() if line.startswith("  python -m export ")]
+    assert len(lines) >= 3
+    for line in lines:
+        build_parser().parse_args(line.split()[3:])
+    for command in (["cache"], ["cache", "list"], ["cache", "clear"]):
+        assert main([*command, "--help"]) == 0
+        assert "python -m export " + " ".join(command) in capsys.readouterr().out
+    assert main(["--help"]) == 0
+    assert "cache" in capsys.readouterr().out

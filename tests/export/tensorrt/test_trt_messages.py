@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import pytest
+
+from export.tensorrt.messages import logger_for, readable
+from tests.export.tensorrt.fake_compiler import FakeCompiler, Severity
+
+SAID = {
+    "IBuilder::build: Error Code 4: API Usage Error (Network must have at least one output. "
+    "In validate at /_src/optimizer/api/network.cpp:3810)": "Network must have at least one output",
+    "Error Code 10: Internal Error (no kernel)": "no kernel",
+    "a line\nand another": "a line and another",
+    "Cannot compile for target(s) sm75": "Cannot compile for target(s) sm75",
+}
+
+
+@pytest.mark.parametrize(("message", "words"), SAID.items())
+def test_a_message_is_one_line_without_places_in_a_source(message: str, words: str) -> None:
+    assert readable(message) == words
+
+
+def test_the_first_error_is_the_reason_and_warnings_are_none() -> None:
+    trt = FakeCompiler()
+    logger, messages = logger_for(trt)
+    assert messages.reason == "no reason given"
+    logger.log(Severity.WARNING, "Make sure input tokens has Int64 binding.")
+    logger.log(Severity.ERROR, "the cause")
+    logger.log(Severity.INTERNAL_ERROR, "its consequence")
+    assert messages.reason == "the cause"
+    messages.clear()
+    assert messages.errors == []
+
+
+def test_a_module_has_one_logger_for_good() -> None:
+    """TensorRT keeps the first it is given: what a second one waited for would go to the first."""
+    trt = FakeCompiler()
+    assert logger_for(trt) is logger_for(trt)
+    assert logger_for(FakeCompiler()) is not logger_for(trt)

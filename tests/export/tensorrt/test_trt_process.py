@@ -1,0 +1,134 @@
+"""Compiling in a child: every bad end of it is one line here, and it never outlives its parent."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from engines.errors import BackendError, UnsupportedModelError
+from engines.profiles import ShapeProfile, Span
+from export.tensorrt.process import CompileRequest, compile_in_process
+from tests.export.tensorrt.fake_compiler import PLAN
+from tests.export.tensorrt.graphs import ATTENTION, write
+
+FAKE = Path(__file__).with_name("fake_package")
+SPAN = Span(1, 2, 4)
+PROFILE = ShapeProfile("step", SPAN, SPAN, SPAN, Span(1, 64, 128))
+
+
+@pytest.fixture
+def request_(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CompileRequest:
+    """A sound request for the fake package: the child looks for modules where we do."""
+    monkeypatch.syspath_prepend(str(FAKE))
+    monkeypatch.setenv("FAKE_TENSORRT", "plan")
+    return CompileRequest(
+        vendor="tensorrt-rtx",
+        onnx_path=str(write(tmp_path, ATTENTION)),
+        plan_path=str(tmp_path / "engine.plan"),
+        profiles=(PROFILE,),
+        capabilities=("8.9",),
+        precision="fp16",
+        plugins=(),
+        timing_cache=None,
+    )
+
+
+def changed(request: CompileRequest, **changes: object) -> CompileRequest:
+    return dataclasses.replace(request, **changes)  # type: ignore[arg-type]
+
+
+def ignore(_what: str, _done: int, _total: int) -> None:
+    pass
+
+
+def test_the_plan_is_in_its_file_and_progress_came_here(
+    request_: CompileRequest, capfd: pytest.CaptureFixture[str]
+) -> None:
+    steps: list[tuple[str, int, int]] = []
+    compile_in_process(request_, lambda *step: steps.append(step))
+    assert Path(request_.plan_path).read_bytes() == PLAN
+    assert steps == [("compiling", 0, 100), ("compiling", 25, 100), ("compiling", 100, 100)]
+    assert capfd.readouterr() == ("", ""), "the libraries' chatter came through"
+
+
+@pytest.mark.parametrize(
+    ("ending", "words"),
+    [
+        ("abort", "was ended by SIGABRT while compiling: terminate called without an active"),
+        ("exit", "stopped with exit code 3 while compiling"),
+        ("fail", "could not compile .*: no kernel$"),
+    ],
+)
+def test_a_compiler_that_ends_badly_is_one_line(
+    request_: CompileRequest, monkeypatch: pytest.MonkeyPatch, ending: str, words: str
+) -> None:
+    """In this process an abort would end the tests."""
+    monkeypatch.setenv("FAKE_TENSORRT", ending)
+    with pytest.raises(BackendError, match=words) as caught:
+        compile_in_process(request_, ignore)
+    assert "\n" not in str(caught.value)
+    assert not Path(request_.plan_path).exists()
+
+
+def test_the_childs_own_errors_keep_their_kind(request_: CompileRequest) -> None:
+    path = Path(request_.onnx_path)
+    path.write_bytes(b"not a graph")
+    with pytest.raises(BackendError, match="is not an ONNX file"):
+        compile_in_process(request_, ignore)
+    write(path.parent, ATTENTION)
+    with pytest.raises(BackendError, match="has no node for the plugin ssd::Nobody@1"):
+        compile_in_process(changed(request_, plugins=("ssd::Nobody@1",)), ignore)
+
+
+def test_an_operator_that_is_not_taken_is_the_models_fault_here_too(
+    request_: CompileRequest, tmp_path: Path
+) -> None:
+    old = (FAKE / "tensorrt_rtx.py").read_text(encoding="utf-8").replace("1.7.1.116", "1.3.0.0")
+    (tmp_path / "tensorrt_rtx.py").write_text(old, encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(tmp_path))
+        with pytest.raises(UnsupportedModelError, match=r"needs tensorrt-rtx 1\.4 or newer"):
+            compile_in_process(request_, ignore)
+
+
+def test_a_full_disk_is_told_as_one(request_: CompileRequest) -> None:
+    with pytest.raises(OSError, match="No space left") as caught:
+        compile_in_process(changed(request_, plan_path="/dev/full"), ignore)
+    assert caught.value.errno == errno.ENOSPC
+
+
+def test_a_folder_that_cannot_be_written_is_told_with_its_name(
+    request_: CompileRequest, tmp_path: Path
+) -> None:
+    place = str(tmp_path / "absent" / "engine.plan")
+    with pytest.raises(OSError, match="No such file") as caught:
+        compile_in_process(changed(request_, plan_path=place), ignore)
+    assert caught.value.filename == place
+
+
+def test_an_interrupt_ends_the_child_at_once(
+    request_: CompileRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """TensorRT calls nobody back for most of a build, so asking it to stop would take long."""
+    mark = tmp_path / "pid"
+    monkeypatch.setenv("FAKE_TENSORRT", f"hang {mark}")
+
+    def interrupt(_what: str, done: int, _total: int) -> None:
+        if not done:
+            return
+        deadline = time.monotonic() + 60
+        while not mark.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compile_in_process(request_, interrupt)
+    child = int(mark.read_text(encoding="utf-8"))
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)
+    assert not Path(request_.plan_path).exists()
