@@ -13,6 +13,7 @@ from time import perf_counter
 from engines.bundle import Bundle
 from engines.codec import DecodeError, decode, encode
 from runtime.backends.api import CallShape, Session
+from runtime.backends.onnxruntime import runtime_identity
 from runtime.device.cores import available_cores, cpu_quota
 from runtime.kv.layout import SlotLayout, branch_mask
 from runtime.loader import LoadedPair, on_stream
@@ -49,26 +50,38 @@ def measure(
 ) -> StepTimes:
     """Median seconds of each kind of call, from the memo or measured now (about a second)."""
     memo = memo or Memo()
-    cores = available_cores()
-    key = f"steps:{bundle.manifest.build_key}:{num_draft}:{num_branches}:{cores}:{cpu_quota()}"
+    key = ":".join(
+        (
+            "steps",
+            bundle.manifest.build_key,
+            runtime_identity(),
+            f"cores {available_cores()} of {cpu_quota()}",
+            f"K {num_draft} W {num_branches}",
+        )
+    )
     known = memo.get(key)
     if known is not None:
         try:
             return decode(StepTimes, known)
         except DecodeError:
             pass
-    times = _measure(bundle, num_draft, num_branches)
+    times = _measure(bundle, num_draft, num_branches, memo)
     memo.put(key, encode(times))
     return times
 
 
-def _measure(bundle: Bundle, num_draft: int, num_branches: int) -> StepTimes:
+def _measure(bundle: Bundle, num_draft: int, num_branches: int, memo: Memo) -> StepTimes:
     cores, quota = available_cores(), cpu_quota()
 
     def load(mode: str) -> LoadedPair:
         placement = place(mode, cores, quota, has_draft=True)
         return LoadedPair(
-            bundle, placement, verify="coupled", num_draft=num_draft, num_branches=num_branches
+            bundle,
+            placement,
+            verify="coupled",
+            num_draft=num_draft,
+            num_branches=num_branches,
+            memo=memo,
         )
 
     pair = load("sd")
@@ -117,7 +130,6 @@ def _time(pair: LoadedPair, call: Callable[[], object], *, on_draft: bool) -> fl
 def _trunk_call(session: Session, stride: int, num_tokens: int) -> Callable[[], object]:
     """A call that continues a text of CONTEXT tokens (or half of what fits)."""
     layout = SlotLayout(session.manifest.kv, stride)
-
     start = min(CONTEXT, session.manifest.limits.max_len // 2)
     return lambda: feed_one(session, layout, 0, start, [0] * num_tokens)
 

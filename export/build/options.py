@@ -38,6 +38,9 @@ class BuildOptions:
     max_branches: int = 16
 
     def __post_init__(self) -> None:
+        named = {"--target": self.target, "--draft": self.draft, "--out": self.out}
+        for option, name in named.items():
+            _recordable(option, str(name or ""))
         if self.backend in LATER_BACKENDS:
             raise UsageError(
                 f"this version cannot build for {self.backend} yet; use --backend {BACKENDS[0]}"
@@ -85,6 +88,12 @@ class BuildOptions:
         words += ["--max-len", str(self.max_len), "--max-batch", str(self.max_batch)]
         words += ["--num-draft", str(self.num_draft), "--max-branches", str(self.max_branches)]
         return shlex.join([*words, "--out", str(self.place)])
+
+
+def _recordable(option: str, name: str) -> None:
+    """UsageError for a name that a manifest, one line of UTF-8 text, cannot hold."""
+    if len(f"{name}.".splitlines()) > 1 or name != name.encode("utf-8", "replace").decode("utf-8"):
+        raise UsageError(f"{option} {name!r} is not one line of UTF-8; choose another name")
 
 
 def _one_of(option: str, value: object, allowed: tuple[object, ...]) -> None:

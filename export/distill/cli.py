@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
 from engines.errors import MissingDependencyError
 from export.checkpoint.api import open_checkpoint
 from export.checkpoint.resolve import resolve
+from export.cli.console import emit
 from export.distill import artefact
 from export.distill.measure import Figures
 from export.distill.pipeline import Options, check_options, distill
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     with progress(args.quiet) as report:
         figures, steps = distill(options, target, report)
     result = summary_json if args.json else summary
-    sys.stdout.write(result(options, figures, steps) + "\n")
+    emit(result(options, figures, steps) + "\n")
     return 0
 
 

@@ -26,6 +26,7 @@ def stats_record(stats: Stats) -> dict[str, object]:
         "num_tokens": stats.num_tokens,
         "num_rounds": stats.num_rounds,
         "num_emitted": stats.num_emitted,
+        "num_discarded": stats.num_discarded,
         "num_hits": stats.num_hits,
         "tokens_per_second": stats.tokens_per_second,
         "acceptance_length": stats.acceptance_length,

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
+from engines.bundle import MODEL_FILE
 from engines.manifest import TARGET
 from engines.tensors import DType, TensorSpec
-from export.graph.api import DATA_FILE, MODEL_FILE, GraphRequest, GraphResult, Progress
+from export.graph.api import DATA_FILE, GraphRequest, GraphResult, Progress
 
 
 def fake_graph(
