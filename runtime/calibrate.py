@@ -46,9 +46,8 @@ def choose_mode(bundle: Bundle, num_draft: int, num_branches: int) -> tuple[str,
     if rates[best] < MARGIN * rates["ar"]:
         best = "ar"
     listed = ", ".join(f"{mode} {rate:.0f}" for mode, rate in rates.items())
-    return best, (
-        f"auto chose {best}: predicted tokens/s {listed}; speculation must look {MARGIN} times faster"
-    )
+    why = f"predicted tokens/s {listed}; speculation has to beat ar by {MARGIN - 1:.0%}"
+    return best, f"auto chose {best}: {why}"
 
 
 def measure(

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 MAX_TOKENS = 512  # longer sequences are cut
 HELD_OUT = 0.03
+MAX_THREADS = 1024
 WRITING_SHARE = 0.5  # of the minutes, where the target writes its own text
 
 
@@ -141,8 +142,8 @@ def check_options(options: Options) -> None:
     """Raise UsageError for a value that no target could take."""
     if not (math.isfinite(options.seconds) and options.seconds > 0):
         raise UsageError(f"--minutes must be above 0, found {options.seconds / 60.0:g}")
-    if options.num_threads < 1:
-        raise UsageError(f"--threads must be at least 1, found {options.num_threads}")
+    if not 1 <= options.num_threads <= MAX_THREADS:
+        raise UsageError(f"--threads must be 1 to {MAX_THREADS}, found {options.num_threads}")
     if not 0 <= options.seed < 1 << 63:
         raise UsageError(f"--seed must be 0 to 2^63 - 1, found {options.seed}")
     artefact.check_output(options.out)
