@@ -12,7 +12,7 @@ from export.checkpoint.resolve import resolve
 from export.cli.console import emit
 from export.distill import artefact
 from export.distill.measure import Figures
-from export.distill.pipeline import Options, check_options, distill
+from export.distill.pipeline import DEFAULT_VOCAB, Options, check_options, distill
 from export.distill.train import Progress
 from export.progress import progress
 
@@ -45,9 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--vocab",
         type=int,
-        default=8192,
+        default=None,
         metavar="N",
-        help="target ids that the draft can propose (default 8192)",
+        help=f"target ids that the draft can propose (default {DEFAULT_VOCAB}, or all)",
     )
     parser.add_argument(
         "--threads", type=int, default=1, metavar="N", help="CPU threads (default 1)"

@@ -25,6 +25,7 @@ from export.progress import Report
 if TYPE_CHECKING:
     from torch import Tensor
 
+DEFAULT_VOCAB = 8192
 MAX_TOKENS = 512  # longer sequences are cut
 HELD_OUT = 0.03
 MAX_THREADS = 1024
@@ -40,9 +41,14 @@ class Options:
     seconds: float
     data: tuple[Path, ...]
     num_layers: int
-    draft_vocab_size: int
+    draft_vocab_size: int | None
     num_threads: int
     seed: int
+
+    def vocab_for(self, spec: ModelSpec) -> int:
+        """The draft's output vocabulary: as asked for, or DEFAULT_VOCAB where the target has it."""
+        wanted = self.draft_vocab_size
+        return min(DEFAULT_VOCAB, spec.vocab_size) if wanted is None else wanted
 
 
 def distill(options: Options, checkpoint: Checkpoint, report: Report) -> tuple[Figures, Progress]:
@@ -66,7 +72,7 @@ def distill(options: Options, checkpoint: Checkpoint, report: Report) -> tuple[F
     ids = choose_ids(
         training,
         checkpoint.spec.vocab_size,
-        options.draft_vocab_size,
+        options.vocab_for(checkpoint.spec),
         always=checkpoint.spec.eos_token_ids,
     )
     draft = initial_draft(target, options.num_layers, ids)
@@ -159,8 +165,8 @@ def check_against(options: Options, spec: ModelSpec) -> None:
             f"found {options.num_layers}"
         )
     least = max(1, len(spec.eos_token_ids))
-    if not least <= options.draft_vocab_size <= spec.vocab_size:
+    if not least <= options.vocab_for(spec) <= spec.vocab_size:
         raise UsageError(
             f"--vocab must be {least} to {spec.vocab_size} (the target's vocabulary), "
-            f"found {options.draft_vocab_size}"
+            f"found {options.vocab_for(spec)}"
         )
