@@ -55,7 +55,10 @@ def _decode(kind: object, value: object, where: str) -> object:
         except ValueError:
             raise DecodeError(f"{where}: unknown value {value!r}") from None
     if kind is float and type(value) is int:
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise DecodeError(f"{where}: {len(str(value))} digits are beyond a float") from None
     if type(value) is not kind:
         raise DecodeError(f"{where}: expected {kind.__name__}, found {_named(value)}")
     return value

@@ -82,3 +82,13 @@ class BackendError(SsdError):
 
 class DeviceError(SsdError):
     """A stream, event, buffer or graph was misused, or work on a stream failed."""
+
+
+def as_line(message: str, longest: int = 2000) -> str:
+    """``message`` as the command lines print it: one line, nothing that a terminal would obey.
+
+    Paths and manifests come from others: control characters and undecodable bytes are escaped.
+    """
+    line = " ".join(message.split())
+    line = line if len(line) <= longest else line[:longest] + "..."
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)

@@ -99,6 +99,9 @@ class ModelFacts:
             raise ValueError(
                 f"output_vocab {self.output_vocab} exceeds vocab_size {self.vocab_size}"
             )
+        for token in (*self.eos_token_ids, self.bos_token_id or 0):
+            if not 0 <= token < self.vocab_size:
+                raise ValueError(f"token id {token} is outside the {self.vocab_size} of the model")
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,10 +174,15 @@ class EngineManifest:
             raise ValueError(f"role {self.role!r} is neither target nor draft")
         if not self.lengths or list(self.lengths) != sorted(set(self.lengths)):
             raise ValueError("lengths must rise")
+        _positive("lengths", self.lengths[0])
         if self.lengths[-1] != self.kv.rows:
             raise ValueError(
                 f"lengths end at {self.lengths[-1]}, the cache has {self.kv.rows} rows"
             )
+        limits, kv = self.limits, self.kv
+        _positive("trunk_rows", kv.trunk_rows, least=limits.max_len + limits.num_draft)
+        if self.role == DRAFT:
+            _positive("scratch_rows", kv.scratch_rows, limits.num_draft * limits.max_branches)
         if self.vocab_map is not None:
             check_path(self.vocab_map)
         if self.vocab_map is None and self.model.output_vocab != self.model.vocab_size:
@@ -194,6 +202,10 @@ class DraftFigures:
     """
 
     ranks: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if any(not 0 <= share <= 1 for share in self.ranks):
+            raise ValueError("ranks are shares, expected numbers from 0 to 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +255,7 @@ def load_bundle(text: str, where: str) -> BundleManifest:
 
 def _load(kind: type[M], text: str, where: str) -> M:
     try:
-        value = json.loads(text, parse_constant=_no_constant)
+        value = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_no_repetition)
     except (ValueError, RecursionError) as error:
         raise BundleCorruptError(f"{where} is not JSON ({error}); rebuild the bundle") from None
     if not isinstance(value, dict) or type(value.get("schema")) is not int:
@@ -266,6 +278,14 @@ def _rebuild_line(value: dict[str, object]) -> str:
 
 def _no_constant(name: str) -> object:
     raise ValueError(f"{name} is not a JSON number")
+
+
+def _no_repetition(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Readers differ in which of two equal names they believe."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name stands twice in one object")
+    return found
 
 
 def check_path(path: str) -> None:

@@ -5,15 +5,35 @@ All of it goes to stderr; stdout is for results.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TextIO
 
 LINE_EVERY_S = 10.0
 
 Report = Callable[[str, float, str], None]
 """Called with the stage, the share of it that is done (0..1), and a few words for people."""
+
+
+def say(line: str, end: str = "\n") -> None:
+    """Write one line to stderr; when nobody can read it, that is not worth an error."""
+    try:
+        sys.stderr.write(line + end)
+        sys.stderr.flush()
+    except OSError:
+        silence(sys.stderr)
+
+
+def silence(stream: TextIO) -> None:
+    """Point a broken stream at the null device: the interpreter flushes it once more at exit."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(null, stream.fileno())
+    finally:
+        os.close(null)
 
 
 @contextmanager
@@ -38,8 +58,7 @@ def lines() -> Report:
         if stage == last_stage and now < next_s:
             return
         last_stage, next_s = stage, now + LINE_EVERY_S
-        sys.stderr.write(f"{stage}: {share:.0%} {detail}\n".replace(" \n", "\n"))
-        sys.stderr.flush()
+        say(f"{stage}: {share:.0%} {detail}".rstrip())
 
     return report
 

@@ -13,6 +13,7 @@ from time import perf_counter
 from engines.bundle import Bundle
 from engines.codec import DecodeError, decode, encode
 from runtime.backends.api import CallShape, Session
+from runtime.backends.onnxruntime import runtime_identity
 from runtime.device.cores import available_cores, cpu_quota
 from runtime.kv.layout import SlotLayout, branch_mask
 from runtime.loader import LoadedPair, on_stream
@@ -23,6 +24,8 @@ from runtime.spec.statistics import OutcomeStatistics
 from runtime.workers.calls import feed_one
 
 REPEATS = 7
+MARGIN = 1.15
+"""How much faster than plain decoding a mode must look: the acceptance is that of other prompts."""
 CONTEXT = 192
 
 
@@ -40,8 +43,11 @@ def choose_mode(bundle: Bundle, num_draft: int, num_branches: int) -> tuple[str,
     if num_branches == 0:
         del rates["ssd"]
     best = max(rates, key=lambda mode: rates[mode])
+    if rates[best] < MARGIN * rates["ar"]:
+        best = "ar"
     listed = ", ".join(f"{mode} {rate:.0f}" for mode, rate in rates.items())
-    return best, f"auto chose {best}: predicted tokens/s {listed}"
+    why = f"predicted tokens/s {listed}; speculation has to beat ar by {MARGIN - 1:.0%}"
+    return best, f"auto chose {best}: {why}"
 
 
 def measure(
@@ -49,26 +55,38 @@ def measure(
 ) -> StepTimes:
     """Median seconds of each kind of call, from the memo or measured now (about a second)."""
     memo = memo or Memo()
-    cores = available_cores()
-    key = f"steps:{bundle.manifest.build_key}:{num_draft}:{num_branches}:{cores}:{cpu_quota()}"
+    key = ":".join(
+        (
+            "steps",
+            bundle.manifest.build_key,
+            runtime_identity(),
+            f"cores {available_cores()} of {cpu_quota()}",
+            f"K {num_draft} W {num_branches}",
+        )
+    )
     known = memo.get(key)
     if known is not None:
         try:
             return decode(StepTimes, known)
         except DecodeError:
             pass
-    times = _measure(bundle, num_draft, num_branches)
+    times = _measure(bundle, num_draft, num_branches, memo)
     memo.put(key, encode(times))
     return times
 
 
-def _measure(bundle: Bundle, num_draft: int, num_branches: int) -> StepTimes:
+def _measure(bundle: Bundle, num_draft: int, num_branches: int, memo: Memo) -> StepTimes:
     cores, quota = available_cores(), cpu_quota()
 
     def load(mode: str) -> LoadedPair:
         placement = place(mode, cores, quota, has_draft=True)
         return LoadedPair(
-            bundle, placement, verify="coupled", num_draft=num_draft, num_branches=num_branches
+            bundle,
+            placement,
+            verify="coupled",
+            num_draft=num_draft,
+            num_branches=num_branches,
+            memo=memo,
         )
 
     pair = load("sd")
@@ -117,7 +135,6 @@ def _time(pair: LoadedPair, call: Callable[[], object], *, on_draft: bool) -> fl
 def _trunk_call(session: Session, stride: int, num_tokens: int) -> Callable[[], object]:
     """A call that continues a text of CONTEXT tokens (or half of what fits)."""
     layout = SlotLayout(session.manifest.kv, stride)
-
     start = min(CONTEXT, session.manifest.limits.max_len // 2)
     return lambda: feed_one(session, layout, 0, start, [0] * num_tokens)
 

@@ -9,16 +9,18 @@ One LLM runs one request at a time and is used by one thread at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from types import TracebackType
 
 import numpy as np
 
 from engines.bundle import Bundle, open_bundle
 from engines.compat import require
-from engines.errors import UsageError
+from engines.errors import CapacityError, UsageError
 from engines.manifest import DRAFT, TARGET, Limits
 from runtime.backends.onnxruntime import OrtSession
 from runtime.calibrate import choose_mode
@@ -28,7 +30,7 @@ from runtime.device.host import HostDevice
 from runtime.kv.layout import SlotLayout
 from runtime.loader import BACKEND, LoadedPair
 from runtime.placement import AUTO, Placement, place
-from runtime.request import Request, check_request
+from runtime.request import Request, read_request, whole_number
 from runtime.sampling.params import SamplingParams
 from runtime.text.chat import ChatTemplate
 from runtime.text.detok import Detokenizer
@@ -65,11 +67,12 @@ class LLM:
         self.mode = pair.placement.mode
         self.note = note
         self.tokenizer = Tokenizer(bundle.tokenizer_path.read_bytes())
-        self._chat = None
-        if bundle.chat_template_path is not None:
-            source = bundle.chat_template_path.read_text(encoding="utf-8")
-            self._chat = ChatTemplate(source, bundle.manifest.special_tokens)
+        path = bundle.chat_template_path
+        self._chat_source = None if path is None else path.read_bytes()
+        self._chat: ChatTemplate | None = None
         self._pair = pair
+        self._turn = Lock()
+        self._is_closed = False
 
     @classmethod
     def open(
@@ -87,6 +90,8 @@ class LLM:
         default to what the bundle was built for, and may be smaller. Raises BundleError, UsageError
         or BackendError.
         """
+        num_draft = _count("num_draft", num_draft)
+        branches = _count("branches", branches)
         opened = open_bundle(bundle)
         require(opened, backend=BACKEND, num_draft=num_draft, branches=branches)
         limits = opened.manifest.limits
@@ -114,23 +119,24 @@ class LLM:
 
     @property
     def has_chat_template(self) -> bool:
-        return self._chat is not None
+        return self._chat_source is not None
 
     def encode(self, text: str, *, chat: bool = False) -> list[int]:
         """Token ids of a prompt; ``chat`` wraps it as one user turn of the chat template.
 
         Raises UsageError for an empty text, or ``chat`` without a template in the bundle.
         """
+        if not isinstance(text, str):
+            raise UsageError(f"the prompt is a {type(text).__name__}, expected text")
         if not text:
             raise UsageError("the prompt is empty; give some text")
         if chat:
-            if self._chat is None:
-                raise UsageError(
-                    f"{self.bundle.path} has no chat template (its checkpoint has none); "
-                    "leave --chat away"
-                )
-            text = self._chat.render(
-                [{"role": "user", "content": text}], add_generation_prompt=True
+            text = self._template().render([{"role": "user", "content": text}])
+        room = self.limits.max_len
+        if not self.tokenizer.may_fit(text, room):
+            raise CapacityError(
+                f"the prompt has {len(text)} characters, more than {room} tokens can hold; "
+                "shorten it or rebuild with a larger --max-len"
             )
         # A chat template writes the begin-of-text token itself, where the model wants one.
         return self.tokenizer.encode(text, add_special_tokens=not chat)
@@ -150,9 +156,13 @@ class LLM:
         the mode (by the coupled rule).
         """
         limits, model = self.limits, self.bundle.target.model
-        check_request(prompt_ids, max_tokens, max_len=limits.max_len, vocab_size=model.vocab_size)
+        ids, budget = read_request(
+            prompt_ids, max_tokens, max_len=limits.max_len, vocab_size=model.vocab_size
+        )
+        if not isinstance(params, SamplingParams):
+            raise UsageError(f"params is a {type(params).__name__}, expected SamplingParams")
         stop_ids = frozenset(model.eos_token_ids)
-        request = Request(prompt_ids, params, max_tokens, stop_ids, limits.max_len)
+        request = Request(ids, params, budget, stop_ids, limits.max_len)
         detokenizer = Detokenizer(self.tokenizer)
         pieces: list[str] = []
 
@@ -162,8 +172,9 @@ class LLM:
                 if on_text is not None:
                     on_text(piece)
 
-        stats = self._pair.decoder.run([request], lambda _row, ids: add(detokenizer.feed(ids)))
-        add(detokenizer.flush())
+        with self._one_at_a_time():
+            stats = self._pair.decoder.run([request], lambda _row, new: add(detokenizer.feed(new)))
+            add(detokenizer.flush())
         assert request.finish_reason is not None
         return Completion(
             text="".join(pieces),
@@ -171,12 +182,40 @@ class LLM:
             finish_reason=request.finish_reason.value,
             mode=self.mode,
             note=self.note,
-            prompt_tokens=len(prompt_ids),
+            prompt_tokens=len(ids),
             stats=stats,
         )
 
+    def _template(self) -> ChatTemplate:
+        """Compiled when it is first asked for: a damaged one must not keep plain prompts out."""
+        if self._chat_source is None:
+            raise UsageError(
+                f"{self.bundle.path} has no chat template (its checkpoint has none); "
+                "leave --chat away"
+            )
+        if self._chat is None:
+            tokens = self.bundle.manifest.special_tokens
+            self._chat = ChatTemplate.from_bytes(self._chat_source, tokens)
+        return self._chat
+
+    @contextmanager
+    def _one_at_a_time(self) -> Iterator[None]:
+        """Refuse a second request, of another thread or from ``on_text``: two would mix."""
+        if self._is_closed:
+            raise UsageError("this LLM is closed; open the bundle again with LLM.open")
+        if not self._turn.acquire(blocking=False):
+            raise UsageError(
+                "this LLM is in the middle of another request and runs one at a time; wait for "
+                "it, or open one LLM a thread"
+            )
+        try:
+            yield
+        finally:
+            self._turn.release()
+
     def close(self) -> None:
-        """Free engines, caches and threads; idempotent."""
+        """Free engines, caches and threads; idempotent. A request that runs fails."""
+        self._is_closed = True
         self._pair.close()
 
     def __enter__(self) -> LLM:
@@ -197,11 +236,15 @@ def score(bundle: Path, role: str, ids: Sequence[int]) -> np.ndarray:
     Plain causal scoring of one text, for checking a build against its checkpoint. ``role`` is
     "target" or "draft".
     """
+    if role not in (TARGET, DRAFT):
+        raise UsageError(f"role is {role!r}, expected {TARGET!r} or {DRAFT!r}")
     opened = open_bundle(bundle)
     manifest = opened.target if role == TARGET else opened.draft
     if manifest is None:
         raise UsageError(f"{bundle} has no draft to score with")
-    check_request(ids, 1, max_len=manifest.limits.max_len, vocab_size=manifest.model.vocab_size)
+    tokens, _ = read_request(
+        ids, 1, max_len=manifest.limits.max_len, vocab_size=manifest.model.vocab_size
+    )
     device = HostDevice()
     try:
         session = OrtSession(
@@ -209,15 +252,28 @@ def score(bundle: Path, role: str, ids: Sequence[int]) -> np.ndarray:
         )
         session.load()
         stride = opened.manifest.limits.max_branches if role == DRAFT else 0
-        return score_text(session, SlotLayout(manifest.kv, stride), ids)
+        return score_text(session, SlotLayout(manifest.kv, stride), tokens)
     finally:
         device.close()
 
 
+def _count(name: str, value: int | None) -> int | None:
+    """A limit given by the caller as a plain int; None leaves it to the bundle."""
+    number = None if value is None else whole_number(value)
+    if value is not None and (number is None or number < 0):
+        raise UsageError(f"{name} is {value!r}, expected a whole number of at least 0")
+    return number
+
+
 def _check_depth(placement: Placement, num_draft: int, num_branches: int) -> None:
-    if placement.mode == "ar":
-        return
-    if num_draft < 1:
-        raise UsageError(f"mode {placement.mode} needs at least one drafted token (--num-draft 1)")
-    if placement.mode == "ssd" and num_branches < 1:
-        raise UsageError("mode ssd needs at least one branch (--branches 1)")
+    mode = placement.mode
+    if mode != "ar" and num_draft < 1:
+        raise UsageError(
+            f"mode {mode} needs at least one drafted token: --num-draft 1, here or, where the "
+            "bundle was built with none, when it is rebuilt"
+        )
+    if mode == "ssd" and num_branches < 1:
+        raise UsageError(
+            "mode ssd needs at least one branch: --branches 1 or, where the bundle was built "
+            "with none, a rebuild with --max-branches 1 or more"
+        )

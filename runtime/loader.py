@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from engines.bundle import Bundle
 from engines.manifest import DRAFT, TARGET, EngineManifest
-from runtime.backends.onnxruntime import OrtSession
+from runtime.backends.onnxruntime import OrtSession, runtime_identity
 from runtime.decode import Decoder
 from runtime.device.api import Device, Stream
 from runtime.device.host import HostDevice
@@ -97,7 +97,7 @@ class LoadedPair:
             (
                 "invariance",
                 self.bundle.manifest.build_key,
-                self.target_session.runtime_identity(),
+                runtime_identity(),
                 f"{len(self.placement.target_cores)} threads",
                 f"{num_draft + 1} tokens",
             )

@@ -39,7 +39,9 @@ class Memo:
 
     def _read(self) -> dict[str, object]:
         try:
+            if not self._path.is_file():  # reading a pipe or a device would never end
+                return {}
             entries = json.loads(self._path.read_text())
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return {}
         return entries if isinstance(entries, dict) else {}

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from operator import index
+from typing import SupportsIndex
 
 from engines.errors import CapacityError, UsageError
 from runtime.sampling.params import SamplingParams
@@ -52,19 +54,53 @@ class Request:
         return taken
 
 
-def check_request(prompt: Sequence[int], max_tokens: int, *, max_len: int, vocab_size: int) -> None:
-    """Raise UsageError or CapacityError unless the request can be served as asked."""
-    if not prompt:
+def read_request(
+    prompt: Sequence[int], max_tokens: int, *, max_len: int, vocab_size: int
+) -> tuple[list[int], int]:
+    """The prompt's ids and the budget as plain ints, numpy's included.
+
+    Raises UsageError or CapacityError unless the request can be served as asked.
+    """
+    ids = _token_ids(prompt)
+    if not ids:
         raise UsageError("the prompt is empty; give at least one token")
-    if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
-        raise UsageError(f"max-tokens is {max_tokens}, expected at least 1")
-    if len(prompt) >= max_len:
+    budget = whole_number(max_tokens)
+    if budget is None or budget < 1:
+        raise UsageError(f"max-tokens is {max_tokens!r}, expected a whole number of at least 1")
+    if len(ids) >= max_len:
         raise CapacityError(
-            f"the prompt has {len(prompt)} tokens, which leaves no room in the {max_len} this "
+            f"the prompt has {len(ids)} tokens, which leaves no room in the {max_len} this "
             "bundle was built for; shorten it or rebuild with a larger --max-len"
         )
-    wrong = next((token for token in prompt if not 0 <= token < vocab_size), None)
+    wrong = next((token for token in ids if not 0 <= token < vocab_size), None)
     if wrong is not None:
         raise UsageError(
             f"the prompt has token id {wrong}, the vocabulary ends at {vocab_size - 1}"
         )
+    return ids, budget
+
+
+def whole_number(value: object) -> int | None:
+    """``value`` as an int where it is a whole number of any kind; None for all else, bool too."""
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        return None
+    try:
+        return index(value)
+    except TypeError:  # an array, or a number with a fraction
+        return None
+
+
+def _token_ids(prompt: Sequence[int]) -> list[int]:
+    is_list = isinstance(prompt, Sequence) or hasattr(prompt, "__array__")
+    if isinstance(prompt, str | bytes) or not is_list:
+        raise UsageError(
+            f"the prompt is a {type(prompt).__name__}, expected a list of token ids; "
+            "LLM.encode makes one from text"
+        )
+    ids = []
+    for token in prompt:
+        number = whole_number(token)
+        if number is None:
+            raise UsageError(f"the prompt has {token!r} in it, expected token ids only")
+        ids.append(number)
+    return ids

@@ -145,9 +145,11 @@ class Rounds:
 
     def finish(self) -> None:
         """Wait until both sides are idle; the batch is over, whatever state its round was in."""
-        self._target.stream.sync()
-        if self._draft is not None:
-            self._draft.stream.sync()
+        try:
+            self._target.stream.sync()
+        finally:
+            if self._draft is not None:
+                self._draft.stream.sync()
         self._state = State.IDLE
 
     def _move(self, before: State, after: State) -> None:

@@ -42,6 +42,9 @@ class BuildOptions:
 
     def __post_init__(self) -> None:
         blocks = self.arithmetic.blocks
+        named = {"--target": self.target, "--draft": self.draft, "--out": self.out}
+        for option, name in named.items():
+            _recordable(option, str(name or ""))
         _one_of("--block", self.block, BLOCKS)
         if blocks and self.block not in blocks:
             raise UsageError(
@@ -119,6 +122,12 @@ class BuildOptions:
 def default_precision(backend: str) -> str:
     """What a build for ``backend`` has without --precision; UsageError for an unknown one."""
     return names_for(backend)[0]
+
+
+def _recordable(option: str, name: str) -> None:
+    """UsageError for a name that a manifest, one line of UTF-8 text, cannot hold."""
+    if len(f"{name}.".splitlines()) > 1 or name != name.encode("utf-8", "replace").decode("utf-8"):
+        raise UsageError(f"{option} {name!r} is not one line of UTF-8; choose another name")
 
 
 def _one_of(option: str, value: object, allowed: tuple[object, ...]) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from engines.errors import CheckpointError, PairError, UsageError
+from engines.errors import BundleCorruptError, CheckpointError, PairError, UsageError
 from engines.manifest import DraftFigures
 from export.checkpoint.api import Checkpoint
 from export.checkpoint.spec import ModelSpec
@@ -57,7 +57,19 @@ def check_target(target: Checkpoint, max_len: int) -> bytes:
             f"the tokenizer of {target.name} gives ids up to {largest}, but the model has only "
             f"{target.spec.vocab_size} embeddings"
         )
+    _require_usable(tokenizer, target.name)
     return tokenizer
+
+
+def _require_usable(tokenizer: bytes, name: str) -> None:
+    """CheckpointError for a tokenizer.json that the tokenizers library cannot load."""
+    from runtime.text import Tokenizer
+
+    try:
+        Tokenizer(tokenizer)
+    except BundleCorruptError as error:
+        reason = str(error).removesuffix("; rebuild the bundle")
+        raise CheckpointError(f"{name}: {reason}; fetch the checkpoint again") from None
 
 
 def check_pair(target: Checkpoint, draft: Checkpoint, max_len: int) -> DraftView:
@@ -71,6 +83,7 @@ def check_pair(target: Checkpoint, draft: Checkpoint, max_len: int) -> DraftView
         )
     tokenizer = draft.tokenizer_json()
     if tokenizer is not None:
+        _require_usable(tokenizer, draft.name)
         difference = compare_tokenizers(tokenizer, target.tokenizer_json() or b"", draft, target)
         if difference is not None:
             raise PairError(f"{names} have different tokenizers: {difference}; use another draft")
@@ -183,6 +196,6 @@ def draft_figures(draft: Checkpoint) -> DraftFigures | None:
     try:
         measured = json.loads(path.read_text(encoding="utf-8"))["measured"]
         ranks = tuple(float(share) for share in measured["rank_shares"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None
     return DraftFigures(ranks) if ranks and all(0 <= share <= 1 for share in ranks) else None

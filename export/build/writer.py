@@ -16,7 +16,7 @@ from typing import Self
 
 from engines.bundle import CHAT_TEMPLATE_FILE, TOKENIZER_FILE
 from engines.errors import UsageError
-from engines.manifest import BUNDLE_FILE, DRAFT, TARGET
+from engines.manifest import BUNDLE_FILE, DRAFT, ENGINE_FILE, TARGET
 from export.disk import locked, sync
 
 _OWN_NAMES = {BUNDLE_FILE, TOKENIZER_FILE, CHAT_TEMPLATE_FILE, TARGET, DRAFT}
@@ -91,10 +91,14 @@ class BundleWriter:
     def _sweep(self) -> None:
         """Clear what a builder left, this one or a killed one: the lock says nobody uses it."""
         old = self._sibling("old")
-        if old.exists() and not self.final.exists():  # stopped between the two renames
+        if old.is_dir() and not self.final.exists():  # stopped between the two renames
             old.rename(self.final)
         for kind in ("old", "build"):
-            shutil.rmtree(self._sibling(kind), ignore_errors=True)
+            remains = self._sibling(kind)
+            if remains.is_dir() and not remains.is_symlink():
+                shutil.rmtree(remains, ignore_errors=True)
+            else:
+                remains.unlink(missing_ok=True)
 
     def _explain(self, error: OSError) -> UsageError:
         if error.errno in _DISK_FULL:
@@ -117,10 +121,12 @@ def check_replaceable(final: Path) -> None:
         raise UsageError(f"{final} is a file, not a folder; choose another --out")
     names = {entry.name for entry in final.iterdir()}
     foreign = sorted(names - _OWN_NAMES)
-    if names and (foreign or BUNDLE_FILE not in names):
+    # Other tools have a bundle.json, or a target folder, too.
+    is_own = BUNDLE_FILE in names and (final / TARGET / ENGINE_FILE).exists()
+    if names and (foreign or not is_own):
         raise UsageError(
             f"{final} is not a bundle (it holds {(foreign or sorted(names))[0]}) and will not be "
-            "replaced; choose another --out"
+            "replaced; remove it or choose another --out"
         )
 
 

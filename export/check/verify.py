@@ -171,7 +171,7 @@ def _prompt_ids(bundle: Bundle) -> list[list[int]]:
     tokenizer = Tokenizer(bundle.tokenizer_path.read_bytes())
     texts = list(PROMPTS)
     if bundle.chat_template_path is not None:
-        source = bundle.chat_template_path.read_text(encoding="utf-8")
-        template = ChatTemplate(source, bundle.manifest.special_tokens)
+        source = bundle.chat_template_path.read_bytes()
+        template = ChatTemplate.from_bytes(source, bundle.manifest.special_tokens)
         texts = [template.render([{"role": "user", "content": text}]) for text in texts]
     return [tokenizer.encode(text) for text in texts]

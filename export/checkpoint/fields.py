@@ -49,6 +49,13 @@ class Fields:
             raise self._wrong(name, "a string", value)
         return value
 
+    def block(self, name: str) -> dict[str, object]:
+        """An object within the description; empty where it is absent."""
+        value = self.get(name)
+        if value is not None and not isinstance(value, Mapping):
+            raise self._wrong(name, "an object", value)
+        return {} if value is None else dict(value)
+
     def token_id(self, name: str, vocab_size: int) -> int | None:
         """One token id, or None where the field is absent."""
         value = self.get(name)

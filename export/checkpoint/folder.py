@@ -150,8 +150,14 @@ def _read_json(path: Path, *, optional: bool = False) -> dict[str, object]:
         return {}
     try:
         document = json.loads(_read_text(path))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: not valid JSON ({error})") from None
+    try:
+        json.dumps(document, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        raise CheckpointError(
+            f"{path}: has half a character in it (a lone \\ud800 or the like)"
+        ) from None
     if not isinstance(document, dict):
         raise CheckpointError(f"{path}: expected a JSON object, found {type(document).__name__}")
     return document

@@ -120,8 +120,18 @@ def _read_tables(path: Path) -> tuple[Any, dict[str, object]]:
         from gguf import GGUFReader
     except ImportError:
         raise MissingDependencyError("gguf", "export", "reading a GGUF file") from None
+
+    class Reader(GGUFReader):
+        """Past the end of a file the library reads nothing, as often as a damaged count says."""
+
+        def _get(self, offset: int, dtype: Any, count: int = 1, *order: Any, **named: Any) -> Any:
+            part = super()._get(offset, dtype, count, *order, **named)
+            if part.size < count:
+                raise ValueError(f"the file ends before byte {offset + 1}")
+            return part
+
     try:
-        reader = GGUFReader(path)
+        reader = Reader(path)
         fields = reader.fields
         metadata = {key: field.contents() for key, field in fields.items() if len(field.data) == 1}
     # A damaged file surfaces in the reader as whatever its bytes happen to break.

@@ -91,6 +91,7 @@ def _opened(path: Path) -> Any:
             "safetensors", "export", "reading a safetensors checkpoint"
         ) from None
     try:
+        path.open("rb").close()  # the library calls every file that it may not read absent
         return safe_open(path, framework="np")
     except (SafetensorError, OSError) as error:
         reason = (str(error).splitlines() or ["unreadable"])[0]

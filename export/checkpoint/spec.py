@@ -209,8 +209,8 @@ def _refuse_sliding_window(fields: Fields, family: str, num_layers: int, max_pos
 
 def _rope(fields: Fields) -> tuple[float, Llama3Rope | None]:
     """Theta and scaling from rope_parameters (transformers 5) or rope_theta and rope_scaling."""
-    blocks = [fields.get(name) for name in ("rope_parameters", "rope_scaling")]
-    given = [dict(block) for block in blocks if isinstance(block, Mapping) and block]
+    blocks = [fields.block(name) for name in ("rope_parameters", "rope_scaling")]
+    given = [block for block in blocks if block]
     if len(given) == 2 and _rope_scaling(given[0], fields) != _rope_scaling(given[1], fields):
         raise CheckpointError(
             f"{fields.where}: rope_parameters and rope_scaling contradict each other"

@@ -50,6 +50,11 @@ def weight_shapes(spec: ModelSpec) -> dict[str, Shape]:
 
 def check_shapes(spec: ModelSpec, found: Mapping[str, Shape], where: str) -> None:
     """Raise CheckpointError for a weight that is missing or does not have the spec's shape."""
+    if spec.num_layers > len(found):  # before a table for that many layers is made
+        raise CheckpointError(
+            f"{where}: the configuration asks for {spec.num_layers} layers, "
+            f"but only {len(found)} weights are stored"
+        )
     for name, shape in weight_shapes(spec).items():
         if name not in found:
             raise CheckpointError(f"{where}: the weight {name} {list(shape)} is missing")

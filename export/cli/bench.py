@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from engines.bundle import open_bundle
 from engines.codec import encode
-from export.cli.console import add_output_options, emit, emit_json, say
+from export.cli.console import add_output_options, emit, emit_json
+from export.progress import say
 
 if TYPE_CHECKING:
     from export.bench.measure import (

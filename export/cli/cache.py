@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from engines.codec import encode
 from export.build.plan import in_words
-from export.cli.console import add_output_options, emit, emit_json, say
+from export.cli.console import add_output_options, emit, emit_json
+from export.progress import say
 from export.tensorrt.cache import DEFAULT_GB, LIMIT_VARIABLE, EngineCache
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import NoReturn, TextIO
+from typing import NoReturn
 
 from engines.errors import UsageError
-from export.progress import Report, progress
+from export.progress import Report, progress, say, silence
 
 
 class Parser(argparse.ArgumentParser):
@@ -45,7 +45,7 @@ def emit(text: str) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
     except OSError as error:
-        _silence(sys.stdout)
+        silence(sys.stdout)
         raise OutputClosed(error) from None
 
 
@@ -54,29 +54,18 @@ def emit_json(result: Mapping[str, object]) -> None:
     emit(json.dumps(result, indent=1) + "\n")
 
 
-def say(line: str, end: str = "\n") -> None:
-    """Write one line to stderr; when nobody can read it, that is not worth an error."""
-    try:
-        sys.stderr.write(line + end)
-        sys.stderr.flush()
-    except OSError:
-        _silence(sys.stderr)
+def prepare_streams() -> None:
+    """Make stdout and stderr fit to write to, whatever the shell handed over.
 
-
-def tolerate_any_encoding() -> None:
-    """Let a terminal that cannot show a character show ``?`` instead of ending the program."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
+    A terminal that cannot show a character shows ``?`` instead of ending the program, and a
+    stream that was closed before the start (``>&-``) swallows what is written.
+    """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  (open until the end)
+        elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-
-
-def _silence(stream: TextIO) -> None:
-    """Point a broken stream at the null device: the interpreter flushes it once more at exit."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(null, stream.fileno())
-    finally:
-        os.close(null)
 
 
 class Display:

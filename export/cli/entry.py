@@ -16,9 +16,10 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
-from engines.errors import SsdError
+from engines.errors import SsdError, as_line
 from export.cli import bench, build, cache, distill, fetch, inspect, verify
-from export.cli.console import OutputClosed, Parser, emit, say, tolerate_any_encoding
+from export.cli.console import OutputClosed, Parser, emit, prepare_streams
+from export.progress import say
 
 DESCRIPTION = """\
 Compile a target model, and a draft for it, into a bundle that python -m runtime runs."""
@@ -42,7 +43,7 @@ class Terminated(BaseException):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command in ``argv`` (default: the process's own) and return its exit code."""
-    tolerate_any_encoding()
+    prepare_streams()
     try:
         with _sigterm_raises():
             code = _run(sys.argv[1:] if argv is None else list(argv))
@@ -55,6 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         where = f": {error.filename}" if error.filename else ""
         return _fail(f"{error.strerror or error}{where}")
+    except MemoryError as error:
+        return _fail(f"not enough memory ({error})")
     except KeyboardInterrupt:
         say("interrupted")
         return 130
@@ -83,7 +86,7 @@ def _run(argv: list[str]) -> int:
 
 
 def _fail(message: str) -> int:
-    say("error: " + " ".join(message.split()))
+    say("error: " + as_line(message))
     return 2
 
 
@@ -101,4 +104,5 @@ def _sigterm_raises() -> Iterator[None]:
 
 
 def _terminate(_signal: int, _frame: FrameType | None) -> NoReturn:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not cut the cleaning up short
     raise Terminated

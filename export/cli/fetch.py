@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from export.cli.console import add_output_options, emit, emit_json, say
-from export.progress import LINE_EVERY_S
+from export.cli.console import add_output_options, emit, emit_json
+from export.progress import LINE_EVERY_S, say
 
 if TYPE_CHECKING:
     from export.cli.console import Parser

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -39,8 +40,13 @@ def check_output(out: Path) -> None:
     if out.exists():
         raise UsageError(f"--out {out} exists already; name another folder, or remove it")
     above = next(parent for parent in out.absolute().parents if parent.exists())
-    if not above.is_dir() or not os.access(above, os.W_OK):
-        raise UsageError(f"--out {out} cannot be written: {above} is not a writable folder")
+    try:
+        # Tried, not asked: permission bits know nothing of read-only and virtual file systems.
+        tempfile.TemporaryDirectory(prefix=".ssd-", dir=above).cleanup()
+    except OSError:
+        raise UsageError(
+            f"--out {out} cannot be written: {above} is not a writable folder"
+        ) from None
 
 
 def write(

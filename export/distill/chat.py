@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from engines.errors import CheckpointError, MissingDependencyError
+from engines.errors import BundleCorruptError, CheckpointError, UsageError
 from export.checkpoint.api import Checkpoint
 
 MARK = "QUESTION-GOES-HERE"
@@ -36,47 +36,28 @@ def frame_of(checkpoint: Checkpoint) -> Frame:
             f"{checkpoint.path}: no tokenizer, so the target cannot write its own training text; "
             "give text that it wrote with --data"
         )
+    from runtime.text import Tokenizer
+
     try:
-        from tokenizers import Tokenizer
-    except ImportError as error:
-        raise MissingDependencyError("tokenizers", "export", "writing training text") from error
-    try:
-        tokenizer = Tokenizer.from_str(text.decode("utf-8"))
-    except Exception as error:  # the library raises nothing narrower
-        raise CheckpointError(
-            f"{checkpoint.path}: tokenizer.json cannot be used: {' '.join(str(error).split())}"
-        ) from error
-    before, after = _around_question(checkpoint)
+        tokenizer = Tokenizer(text)
+        before, after = _around_question(checkpoint)
+    except (BundleCorruptError, UsageError) as error:
+        raise CheckpointError(f"{checkpoint.path}: {error}") from None
     return Frame(
-        before,
-        after,
-        encode=lambda text: list(tokenizer.encode(text, add_special_tokens=False).ids),
-        decode=lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True)),
-        end_ids=checkpoint.spec.eos_token_ids,
+        before, after, tokenizer.encode, tokenizer.decode, end_ids=checkpoint.spec.eos_token_ids
     )
 
 
 def _around_question(checkpoint: Checkpoint) -> tuple[str, str]:
-    template = checkpoint.chat_template()
-    if template is None:
+    from runtime.text import ChatTemplate
+
+    source = checkpoint.chat_template()
+    if source is None:
         return "", ""
-    try:
-        from jinja2 import TemplateError
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
-    except ImportError as error:
-        raise MissingDependencyError("jinja2", "cpu", "the target's chat template") from error
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-    try:
-        text = environment.from_string(template).render(
-            messages=[{"role": "user", "content": MARK}],
-            add_generation_prompt=True,
-            **checkpoint.special_tokens(),
-        )
-    except TemplateError as error:
-        raise CheckpointError(
-            f"{checkpoint.path}: the chat template cannot be rendered: "
-            f"{' '.join(str(error).split())}"
-        ) from error
+    template = ChatTemplate(
+        source, checkpoint.special_tokens(), advice="give text that the target wrote with --data"
+    )
+    text = template.render([{"role": "user", "content": MARK}])
     before, mark, after = text.partition(MARK)
     if not mark or MARK in after:
         raise CheckpointError(

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
 from engines.errors import MissingDependencyError
 from export.checkpoint.api import open_checkpoint
 from export.checkpoint.resolve import resolve
+from export.cli.console import emit
 from export.distill import artefact
 from export.distill.measure import Figures
-from export.distill.pipeline import Options, check_options, distill
+from export.distill.pipeline import DEFAULT_VOCAB, Options, check_options, distill
 from export.distill.train import Progress
 from export.progress import progress
 
@@ -45,9 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--vocab",
         type=int,
-        default=8192,
+        default=None,
         metavar="N",
-        help="target ids that the draft can propose (default 8192)",
+        help=f"target ids that the draft can propose (default {DEFAULT_VOCAB}, or all)",
     )
     parser.add_argument(
         "--threads", type=int, default=1, metavar="N", help="CPU threads (default 1)"
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     with progress(args.quiet) as report:
         figures, steps = distill(options, target, report)
     result = summary_json if args.json else summary
-    sys.stdout.write(result(options, figures, steps) + "\n")
+    emit(result(options, figures, steps) + "\n")
     return 0
 
 

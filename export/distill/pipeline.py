@@ -25,8 +25,10 @@ from export.progress import Report
 if TYPE_CHECKING:
     from torch import Tensor
 
+DEFAULT_VOCAB = 8192
 MAX_TOKENS = 512  # longer sequences are cut
 HELD_OUT = 0.03
+MAX_THREADS = 1024
 WRITING_SHARE = 0.5  # of the minutes, where the target writes its own text
 
 
@@ -39,9 +41,14 @@ class Options:
     seconds: float
     data: tuple[Path, ...]
     num_layers: int
-    draft_vocab_size: int
+    draft_vocab_size: int | None
     num_threads: int
     seed: int
+
+    def vocab_for(self, spec: ModelSpec) -> int:
+        """The draft's output vocabulary: as asked for, or DEFAULT_VOCAB where the target has it."""
+        wanted = self.draft_vocab_size
+        return min(DEFAULT_VOCAB, spec.vocab_size) if wanted is None else wanted
 
 
 def distill(options: Options, checkpoint: Checkpoint, report: Report) -> tuple[Figures, Progress]:
@@ -65,7 +72,7 @@ def distill(options: Options, checkpoint: Checkpoint, report: Report) -> tuple[F
     ids = choose_ids(
         training,
         checkpoint.spec.vocab_size,
-        options.draft_vocab_size,
+        options.vocab_for(checkpoint.spec),
         always=checkpoint.spec.eos_token_ids,
     )
     draft = initial_draft(target, options.num_layers, ids)
@@ -141,8 +148,8 @@ def check_options(options: Options) -> None:
     """Raise UsageError for a value that no target could take."""
     if not (math.isfinite(options.seconds) and options.seconds > 0):
         raise UsageError(f"--minutes must be above 0, found {options.seconds / 60.0:g}")
-    if options.num_threads < 1:
-        raise UsageError(f"--threads must be at least 1, found {options.num_threads}")
+    if not 1 <= options.num_threads <= MAX_THREADS:
+        raise UsageError(f"--threads must be 1 to {MAX_THREADS}, found {options.num_threads}")
     if not 0 <= options.seed < 1 << 63:
         raise UsageError(f"--seed must be 0 to 2^63 - 1, found {options.seed}")
     artefact.check_output(options.out)
@@ -158,8 +165,8 @@ def check_against(options: Options, spec: ModelSpec) -> None:
             f"found {options.num_layers}"
         )
     least = max(1, len(spec.eos_token_ids))
-    if not least <= options.draft_vocab_size <= spec.vocab_size:
+    if not least <= options.vocab_for(spec) <= spec.vocab_size:
         raise UsageError(
             f"--vocab must be {least} to {spec.vocab_size} (the target's vocabulary), "
-            f"found {options.draft_vocab_size}"
+            f"found {options.vocab_for(spec)}"
         )

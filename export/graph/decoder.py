@@ -41,8 +41,8 @@ class DecoderGraph:
         self.num_parameters = 0
         self.tape = GraphTape()
         precision = precision_for(request.backend, request.precision)
+        assert request.kv.dtype is precision.activation, "caches are of the activations' type"
         self.weights = LinearWeights(self.tape, precision, request.block)
-        self._shared: dict[str, ir.Value] = {}
 
     def build(self) -> ir.Model:
         spec, request = self.spec, self.request

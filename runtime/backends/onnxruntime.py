@@ -17,7 +17,7 @@ import numpy as np
 from engines.bundle import MODEL_FILE
 from engines.errors import BackendError, BundleCorruptError, MissingDependencyError
 from engines.manifest import TARGET, EngineManifest
-from engines.tensors import TensorSpec
+from engines.tensors import DType, TensorSpec
 from runtime.backends.api import CallShape
 from runtime.backends.caches import RowBuckets
 from runtime.device.api import Buffer, Device
@@ -25,6 +25,14 @@ from runtime.device.machine import cpu_model
 
 INT8_COMPUTE = ("session.qdq_matmulnbits_accuracy_level", "4")
 """Without it a fused 8-bit matrix is multiplied in float32: 757 us instead of 15 us a layer."""
+
+ORT_TYPES = {
+    DType.BOOL: "tensor(bool)",
+    DType.INT32: "tensor(int32)",
+    DType.INT64: "tensor(int64)",
+    DType.FLOAT16: "tensor(float16)",
+    DType.FLOAT32: "tensor(float)",
+}
 
 
 class OrtSession:
@@ -53,10 +61,7 @@ class OrtSession:
 
     def load(self) -> None:
         """Load the model. Raises BackendError; MissingDependencyError without onnxruntime."""
-        try:
-            import onnxruntime
-        except ImportError:
-            raise MissingDependencyError("onnxruntime", "cpu", "running this bundle") from None
+        onnxruntime = import_onnxruntime()
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = self._num_threads
         options.inter_op_num_threads = 1
@@ -71,19 +76,7 @@ class OrtSession:
                 f"ONNX Runtime {onnxruntime.__version__} cannot load {self._folder / MODEL_FILE}: "
                 f"{one_line(error)}"
             ) from error
-        expected = {spec.name for spec in self.manifest.inputs}
-        found = {value.name for value in self._runtime.get_inputs()}
-        if expected != found:
-            raise BackendError(
-                f"{self._folder / MODEL_FILE} has other inputs than its manifest says, first "
-                f"{min(expected ^ found)}; rebuild the bundle"
-            )
-
-    def runtime_identity(self) -> str:
-        """What kernels the engine runs on: a key for measurements that outlive the process."""
-        import onnxruntime
-
-        return f"onnxruntime {onnxruntime.__version__} on {cpu_model()}"
+        require_border(self._runtime, self.manifest, self._folder / MODEL_FILE)
 
     def bind_rows(self, needed: int) -> None:
         if self._caches.bind(needed):
@@ -184,6 +177,20 @@ class OrtStep:
         self._session.run_bound(self._binding, self.shape)
 
 
+def import_onnxruntime() -> Any:
+    """The package; MissingDependencyError without it."""
+    try:
+        import onnxruntime
+    except ImportError:
+        raise MissingDependencyError("onnxruntime", "cpu", "running this bundle") from None
+    return onnxruntime
+
+
+def runtime_identity() -> str:
+    """What kernels engines run on here: a key for measurements that outlive the process."""
+    return f"onnxruntime {import_onnxruntime().__version__} on {cpu_model()}"
+
+
 def load_vocab_map(folder: Path, manifest: EngineManifest) -> np.ndarray | None:
     """The draft's own ids -> target ids, int64, checked; None when the vocabulary is whole."""
     if manifest.vocab_map is None:
@@ -191,17 +198,51 @@ def load_vocab_map(folder: Path, manifest: EngineManifest) -> np.ndarray | None:
     path = folder / manifest.vocab_map
     try:
         ids = np.load(path, allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise BundleCorruptError(f"{path} cannot be read: {one_line(error)}") from None
+    except Exception as error:  # a damaged header surfaces as whatever its bytes happen to break
+        # Not its words: numpy advises to unpickle what it does not know.
+        what = type(error).__name__
+        raise BundleCorruptError(f"{path} is no array file ({what}); rebuild the bundle") from None
     model = manifest.model
     if ids.shape != (model.output_vocab,) or not np.issubdtype(ids.dtype, np.integer):
         raise BundleCorruptError(
-            f"{path} holds {ids.dtype} {ids.shape}, not {model.output_vocab} ids"
+            f"{path} holds {ids.dtype} {ids.shape}, not {model.output_vocab} ids; "
+            "rebuild the bundle"
         )
     ids = np.asarray(ids, dtype=np.int64)
     if ids.min() < 0 or ids.max() >= model.vocab_size or len(np.unique(ids)) != len(ids):
-        raise BundleCorruptError(f"{path} does not map to distinct ids below {model.vocab_size}")
+        raise BundleCorruptError(
+            f"{path} does not map to distinct ids below {model.vocab_size}; rebuild the bundle"
+        )
     return ids
+
+
+def require_border(runtime: Any, manifest: EngineManifest, path: Path) -> None:
+    """BackendError unless the loaded model takes and gives just what its manifest says."""
+    for what, specs, values in (
+        ("inputs", manifest.inputs, runtime.get_inputs()),
+        ("outputs", manifest.outputs, runtime.get_outputs()),
+    ):
+        expected = {f"{spec.name} {ORT_TYPES[spec.dtype]} {list(spec.shape)}" for spec in specs}
+        found = {f"{value.name} {value.type} {value.shape}" for value in values}
+        if expected != found:
+            raise BackendError(
+                f"{path} has other {what} than its manifest says, first {min(expected ^ found)}; "
+                "rebuild the bundle"
+            )
+    kv = manifest.kv
+    shape = ("B", kv.num_kv_heads, "L", kv.head_dim)
+    caches = {
+        TensorSpec(f"kv.{layer}.{part}", kv.dtype, shape)
+        for layer in range(kv.num_layers)
+        for part in ("key", "value")
+    }
+    logits = TensorSpec("logits", DType.FLOAT32, ("B", "R", manifest.model.output_vocab))
+    found_caches = {spec for spec in manifest.inputs if spec.name.startswith("kv.")}
+    if found_caches != caches or logits not in manifest.outputs:
+        raise BackendError(
+            f"the caches or the vocabulary of {path} are not those of its manifest; "
+            "rebuild the bundle"
+        )
 
 
 def bind(method: Callable[..., None], name: str, array: np.ndarray) -> None:

@@ -3,7 +3,8 @@
 The model is a second-order Markov chain: the logits after tokens (a, b) are ``table[a, b]``. Each
 call writes (token, position) pairs into cache rows exactly as a real engine writes keys and
 values, and reads its context back through the mask. A query that does not attend each position
-of its own past exactly once raises, so a wrong mask, row, length or commit cannot pass unseen.
+of its own past exactly once raises, so a wrong mask, row or length cannot pass unseen. Wrong
+tokens at the right positions (another branch's, say) give the answer to that other text.
 Used by the exactness tests and wherever a runtime is wanted without weights.
 """
 
@@ -105,8 +106,16 @@ class ToySession:
         self._steps.clear()
 
     def run_step(self, step: ToyStep) -> None:
-        """Write the call's rows, then answer each wanted row from what it attends."""
+        """Run one call; on failure the caches are zeroed and BackendError is raised."""
         self.num_runs += 1
+        try:
+            self._answer(step)
+        except BackendError:
+            self._caches.zero()
+            raise
+
+    def _answer(self, step: ToyStep) -> None:
+        """Write the call's rows, then answer each wanted row from what it attends."""
         for row in range(step.shape.num_slots):
             slot = step.shape.first_slot + row
             cells = self._caches.view(0)[slot, 0]  # [rows, 2]

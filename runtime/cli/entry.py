@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engines.errors import SsdError
+from engines.errors import SsdError, as_line
 from runtime.cli import compare, doctor, generate
 from runtime.cli.console import OutputClosed, emit, prepare_streams, say
 from runtime.cli.options import PROGRAM, OpenLlm, Parser
@@ -46,9 +46,11 @@ def main(argv: Sequence[str] | None = None, open_llm: OpenLlm | None = None) -> 
         # Flushed here, or the interpreter would meet a closed pipe while it shuts down.
         emit("")
     except OutputClosed as closed:
-        return 141 if closed.errno == errno.EPIPE else _fail(closed)
+        return 141 if closed.errno == errno.EPIPE else _fail(str(closed))
     except (SsdError, OSError) as error:
-        return _fail(error)
+        return _fail(str(error))
+    except MemoryError as error:
+        return _fail(f"not enough memory ({error})")
     except KeyboardInterrupt:
         say("interrupted")
         return 130
@@ -94,6 +96,6 @@ def _open_llm(
     return LLM.open(bundle, mode=mode, verify=verify, num_draft=num_draft, branches=branches)
 
 
-def _fail(error: Exception) -> int:
-    say("error: " + " ".join(str(error).split()))
+def _fail(message: str) -> int:
+    say("error: " + as_line(message))
     return 2

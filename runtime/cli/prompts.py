@@ -6,8 +6,12 @@ import json
 import sys
 from importlib.resources import files
 from pathlib import Path
+from typing import BinaryIO
 
 from engines.errors import UsageError
+
+MAX_BYTES = 64 * 2**20
+"""Of prompts read at once; the longest context holds far less."""
 
 
 def one_prompt(argument: str) -> str:
@@ -17,7 +21,7 @@ def one_prompt(argument: str) -> str:
     """
     if argument == "-":
         # None where the shell closed it (`<&-`).
-        data = sys.stdin.buffer.read() if sys.stdin is not None else b""
+        data = _read_all(sys.stdin.buffer, "the prompt on stdin") if sys.stdin is not None else b""
         text = _decode(data, "the prompt on stdin")
         text = text.removesuffix("\n").removesuffix("\r")
     else:
@@ -52,15 +56,24 @@ def _read(path: Path) -> str:
     if path.suffix not in (".txt", ".jsonl"):
         raise UsageError(f"--prompts {path} is neither .txt (a prompt a line) nor .jsonl")
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            data = _read_all(file, f"--prompts {path}")
     except OSError as error:
         raise UsageError(f"cannot read --prompts {path}: {error.strerror}") from None
     return _decode(data, str(path))
 
 
+def _read_all(file: BinaryIO, what: str) -> bytes:
+    """All bytes of a stream that ends (``/dev/zero`` and ``yes |`` do not)."""
+    data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise UsageError(f"{what} is longer than {MAX_BYTES >> 20} MiB; give a shorter one")
+    return data
+
+
 def _decode(data: bytes, what: str) -> str:
     try:
-        return data.decode("utf-8")
+        return data.decode("utf-8-sig")  # some editors begin a file with a byte-order mark
     except UnicodeDecodeError as error:
         raise UsageError(
             f"{what} is not UTF-8 (byte {error.start} is 0x{data[error.start]:02x}); "
@@ -71,7 +84,7 @@ def _decode(data: bytes, what: str) -> str:
 def _from_json(line: str, where: str) -> str:
     try:
         record = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{where} is not JSON ({error})") from None
     match record:
         case {"prompt": str(text)} | {"turns": [str(text), *_]} if text.strip():

@@ -7,6 +7,7 @@ import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ def stats_record(stats: Stats) -> dict[str, object]:
         "num_tokens": stats.num_tokens,
         "num_rounds": stats.num_rounds,
         "num_emitted": stats.num_emitted,
+        "num_discarded": stats.num_discarded,
         "num_hits": stats.num_hits,
         "tokens_per_second": stats.tokens_per_second,
         "acceptance_length": stats.acceptance_length,
@@ -44,13 +46,12 @@ def to_json(value: object) -> str:
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, figures: bool = True) -> str:
-    """Columns after the first are right aligned for ``figures``; ruled on a terminal."""
+    """Columns after the first are right aligned for ``figures``; ruled on a terminal with room."""
+    ruled = None
     if sys.stdout.isatty():
-        try:
-            return _ruled(headers, rows, figures)
-        except ImportError:
-            pass
-    return _aligned([headers, *rows], figures)
+        with suppress(ImportError):
+            ruled = _ruled(headers, rows, figures)
+    return ruled or _aligned([headers, *rows], figures)
 
 
 def percent(share: float | None) -> str:
@@ -83,16 +84,22 @@ def _aligned(lines: Sequence[Sequence[str]], figures: bool) -> str:
     return text
 
 
-def _ruled(headers: Sequence[str], rows: Sequence[Sequence[str]], figures: bool) -> str:
+def _ruled(headers: Sequence[str], rows: Sequence[Sequence[str]], figures: bool) -> str | None:
+    """None where the terminal is too narrow: figures would be cut away."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    width = Console().width
+    words = [header.split() for header in headers]  # headers may be wrapped, figures may not
+    columns = [[*head, *cells] for head, *cells in zip(words, *rows, strict=True)]
+    if sum(max(map(len, column)) + 3 for column in columns) + 1 > width:
+        return None
     grid = Table()
     for i, header in enumerate(headers):
         grid.add_column(Text(header), justify="right" if figures and i else "left")
     for row in rows:
         grid.add_row(*map(Text, row))
     paper = io.StringIO()
-    Console(file=paper, force_terminal=True, width=Console().width).print(grid)
+    Console(file=paper, force_terminal=True, width=width).print(grid)
     return paper.getvalue()

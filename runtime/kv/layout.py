@@ -25,11 +25,6 @@ class SlotLayout:
     kv: KvLayout
     num_branches: int
 
-    @property
-    def max_depth(self) -> int:
-        """Branch steps that fit into the scratch rows."""
-        return self.kv.scratch_rows // self.num_branches if self.num_branches else 0
-
     def trunk_row(self, position: int) -> int:
         return self.kv.scratch_rows + position
 

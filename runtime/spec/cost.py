@@ -1,22 +1,32 @@
-"""What a mode would yield, from measured step times and an acceptance law (``ssd.md`` section 2.2).
+"""What a mode would yield, from measured step times and an acceptance law.
+
+Theorem 7 of arXiv 2603.03251, with measured laws in place of its parameters.
 
 Tokens a second = tokens a round / seconds a round. Seconds are those of one row's round.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
 from runtime.spec.fanout import fan_out
 from runtime.spec.statistics import OutcomeStatistics
 
+LONGEST_S = 3600
+
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Seconds of one call: plain decoding step, verification of K drafts and of none with the
-    draft beside it, verification with all cores, one draft token, one step of all branches.
+    """Seconds of one call, each measured alone.
+
+    decode_s       plain decoding step, the target on all cores
+    verify_all_s   verification of K drafts, the target on all cores
+    verify_s       verification of K drafts on the cores that ``ssd`` leaves the target
+    verify_none_s  verification of no draft on the cores that ``ssd`` leaves the target
+    draft_s        one draft token
+    branches_s     one step of all branches
     """
 
     decode_s: float
@@ -25,6 +35,11 @@ class StepTimes:
     verify_none_s: float
     draft_s: float
     branches_s: float
+
+    def __post_init__(self) -> None:
+        # They come from a file of the user's: a wrong one is measured again.
+        if not all(0 < getattr(self, field.name) < LONGEST_S for field in fields(self)):
+            raise ValueError(f"step times lie between 0 and {LONGEST_S} s, found {self}")
 
 
 def tokens_per_round(law: np.ndarray) -> float:

@@ -2,7 +2,7 @@
 
 An outcome (k, t*) has probability Pr(k) * h_k(f) when t* is the draft's f-th candidate after k
 accepted tokens. With a measured histogram Pr(k) the best W outcomes are just the W largest
-products; no power law and no rounding are needed (the paper's closed form, section 4.1 of arXiv
+products; no power law and no rounding are needed (the paper's closed form, Theorem 12 of arXiv
 2603.03251, assumes a geometric Pr(k) and a power law for h).
 """
 

@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, NoReturn
 
-from engines.errors import MissingDependencyError, UsageError
+from engines.errors import BundleCorruptError, MissingDependencyError, UsageError
 
 if TYPE_CHECKING:
     import jinja2
+
+ADVICE = "run without it (no --chat, or --no-chat)"
 
 
 class ChatTemplate:
@@ -22,30 +24,51 @@ class ChatTemplate:
     loop controls.
     """
 
-    def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
-        """Raises MissingDependencyError, or UsageError for a template that does not compile."""
+    def __init__(
+        self, source: str, special_tokens: Mapping[str, str], *, advice: str = ADVICE
+    ) -> None:
+        """``advice`` ends the messages of UsageErrors.
+
+        Raises MissingDependencyError, or UsageError for a template that does not compile.
+        """
         self._special_tokens = dict(special_tokens)
+        self._advice = advice
         environment = _environment()
         try:
             self._template = environment.from_string(source)
         # Jinja compiles to Python code, and a hostile template can fail with any exception.
         except Exception as error:
-            raise _one_line("does not compile", error) from None
+            raise self._refusal("does not compile", error) from None
+
+    @classmethod
+    def from_bytes(cls, source: bytes, special_tokens: Mapping[str, str]) -> ChatTemplate:
+        """From a bundle's file. Raises BundleCorruptError where that is not UTF-8."""
+        try:
+            return cls(source.decode("utf-8"), special_tokens)
+        except UnicodeDecodeError as error:
+            raise BundleCorruptError(
+                f"the chat template is not UTF-8 (byte {error.start}); {ADVICE}"
+            ) from None
 
     def render(
         self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True
     ) -> str:
         """The prompt text for ``messages``: each a ``role`` and ``content``. Raises UsageError."""
+        names: dict[str, object] = {
+            **self._special_tokens,
+            "messages": [dict(message) for message in messages],
+            "add_generation_prompt": add_generation_prompt,
+            "tools": None,
+            "documents": None,
+        }
         try:
-            return self._template.render(
-                **self._special_tokens,
-                messages=[dict(message) for message in messages],
-                add_generation_prompt=add_generation_prompt,
-                tools=None,
-                documents=None,
-            )
+            return self._template.render(names)
         except Exception as error:
-            raise _one_line("failed", error) from None
+            raise self._refusal("failed", error) from None
+
+    def _refusal(self, what: str, error: Exception) -> UsageError:
+        reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+        return UsageError(f"the chat template {what}: {reason}; {self._advice}")
 
 
 def _environment() -> jinja2.Environment:
@@ -54,6 +77,7 @@ def _environment() -> jinja2.Environment:
         from jinja2.sandbox import ImmutableSandboxedEnvironment
     except ImportError:
         raise MissingDependencyError("jinja2", "cpu", "applying a chat template") from None
+
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
     )
@@ -80,10 +104,3 @@ def _raise_exception(message: str) -> NoReturn:
     import jinja2
 
     raise jinja2.TemplateError(message)
-
-
-def _one_line(what: str, error: Exception) -> UsageError:
-    reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-    return UsageError(
-        f"the chat template {what}: {reason}; run without it (no --chat, or --no-chat)"
-    )

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from engines.errors import BundleCorruptError, MissingDependencyError, UsageError
 
 if TYPE_CHECKING:
     import tokenizers
+
+LONGEST_FOLD = 4
+"""Characters that Unicode normalisation may make one of."""
 
 
 class Tokenizer:
@@ -23,6 +27,7 @@ class Tokenizer:
         """Raises MissingDependencyError, or BundleCorruptError for bytes that are no tokenizer."""
         self._inner = _load(data)
         vocabulary = self._inner.get_vocab(with_added_tokens=True)
+        self._longest_token = max(map(len, vocabulary), default=1)
         added = self._inner.get_added_tokens_decoder()
         self.vocab_size = max(vocabulary.values(), default=-1) + 1
         """One more than the largest id: every id of this tokenizer is below it."""
@@ -32,7 +37,8 @@ class Tokenizer:
         """Whether a token stands for the same bytes wherever it occurs (GPT-2's alphabet)."""
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
-        """Ids of ``text``. Raises UsageError for text that is not valid Unicode.
+        """Ids of ``text``. Raises UsageError for text that is not valid Unicode, and
+        BundleCorruptError for a tokenizer that contradicts itself.
 
         ``add_special_tokens`` puts around it what the tokenizer's authors ask for (Llama 3: a
         begin-of-text token); a rendered chat template has that in its text already.
@@ -43,11 +49,20 @@ class Tokenizer:
             raise UsageError(
                 f"the prompt is not valid UTF-8 (at character {error.start}); encode it as UTF-8"
             ) from None
-        return self._inner.encode(text, add_special_tokens=add_special_tokens).ids
+        with _one_line_errors():
+            return self._inner.encode(text, add_special_tokens=add_special_tokens).ids
+
+    def may_fit(self, text: str, num_tokens: int) -> bool:
+        """False for a text that is surely longer than ``num_tokens``, told without encoding it:
+        a large file given by mistake would take minutes, in which ctrl-C is not heard."""
+        if not self.is_byte_level:  # elsewhere one "unknown" may stand for any number of characters
+            return True
+        return len(text) <= LONGEST_FOLD * num_tokens * self._longest_token
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ``ids``, special and unknown ones left out; invalid UTF-8 becomes U+FFFD."""
-        return self._inner.decode(list(ids), skip_special_tokens=True)
+        with _one_line_errors():
+            return self._inner.decode(list(ids), skip_special_tokens=True)
 
     def id_of(self, token: str) -> int | None:
         """The id of one token by its exact name (``<|im_end|>``), None when there is none."""
@@ -63,17 +78,27 @@ def _load(data: bytes) -> tokenizers.Tokenizer:
         import tokenizers
     except ImportError:
         raise MissingDependencyError("tokenizers", "cpu", "reading a bundle's tokenizer") from None
-    try:
+    with _one_line_errors():
         inner = tokenizers.Tokenizer.from_buffer(data)
-    except ValueError as error:
-        raise BundleCorruptError(
-            f"tokenizer.json cannot be read ({' '.join(str(error).split())}); rebuild the bundle"
-        ) from None
     # A tokenizer.json may carry the truncation its checkpoint was trained with, which would
     # shorten a long prompt without a word.
     inner.no_truncation()
     inner.no_padding()
     return inner
+
+
+@contextmanager
+def _one_line_errors() -> Iterator[None]:
+    """What the library raises for a damaged file, its panics included, as BundleCorruptError."""
+    try:
+        yield
+    except BaseException as error:
+        is_panic = type(error).__name__ == "PanicException"  # a BaseException nobody can import
+        if not isinstance(error, Exception) and not is_panic:
+            raise
+        raise BundleCorruptError(
+            f"tokenizer.json cannot be used ({' '.join(str(error).split())}); rebuild the bundle"
+        ) from None
 
 
 def _is_byte_level(decoder: tokenizers.decoders.Decoder | None) -> bool:

@@ -183,11 +183,19 @@ class DraftWorker:
     def prepare(self) -> None:
         """Root pass, fork and K branch steps: fill the speculation cache for this round."""
         started = perf_counter()
+        self._make_room()
         self._root()
         for index, row in enumerate(self.rows):
             if row.active:
                 self._branch(index, row, self._fork(row))
         self.busy_s += perf_counter() - started
+
+    def _make_room(self) -> None:
+        """Bind what the whole round needs, ``commit`` included: growing in between would drop the
+        branch steps' outputs, which ``commit`` still reads."""
+        longest = max(len(row.tokens) + len(row.proposal) for row in self.rows)
+        reach = min(longest + self.num_draft, self.layout.kv.trunk_rows)
+        self.session.bind_rows(self.layout.rows_for(reach))
 
     def _root(self) -> None:
         """Bring the trunk up to the whole proposal, and the logits after each of its tokens."""
@@ -227,9 +235,6 @@ class DraftWorker:
         fed = [token for _, token in forks]
         paths: list[list[int]] = [[] for _ in forks]
         laws: list[list[SparseLaw]] = [[] for _ in forks]
-        # Room for the winner's rows too: growing in between would drop the steps' outputs.
-        reach = min(text + len(row.proposal) + self.num_draft, self.layout.kv.trunk_rows)
-        self.session.bind_rows(self.layout.rows_for(reach))
         for depth in range(self.num_draft):
             step = self._branch_step(index, depth)
             step.tokens[0] = 0

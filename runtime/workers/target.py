@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
+import numpy as np
+
+from engines.errors import BackendError
 from runtime.backends.api import CallShape, Session, Step
 from runtime.kv.layout import SlotLayout
 from runtime.sampling.api import Rule
@@ -40,7 +43,7 @@ class TargetWorker:
         self, session: Session, rule: Rule, mailbox: Mailbox, *, min_tokens: int = 1
     ) -> None:
         """``min_tokens`` 2 pads one-token calls, for an engine whose one-token calls round
-        differently (``runtime.backends.probe``)."""
+        differently (``runtime.workers.probe``)."""
         self.session = session
         self.rule = rule
         self.mailbox = mailbox
@@ -87,6 +90,7 @@ class TargetWorker:
     def _judge(self, step: Step, index: int, row: TargetRow, drafts: tuple[int, ...]) -> None:
         if row.params.is_greedy:
             outcome = Outcome(int(step.accepted[index]), int(step.next[index]))
+            _require_finite(step.logits[index, outcome.accepted, outcome.bonus])
         else:
             verdict = self.rule.verify(
                 step.logits[index], self.mailbox.proposal(index), row.params, row.length
@@ -95,3 +99,12 @@ class TargetWorker:
         self.mailbox.decide(index, drafts, outcome)
         row.length += outcome.accepted + 1
         row.pending = outcome.bonus
+
+
+def _require_finite(logit: np.float32) -> None:
+    """Of the chosen token alone: a NaN on the way makes every logit NaN."""
+    if not np.isfinite(logit):
+        raise BackendError(
+            f"the target gives {logit} as its largest logit, so its weights are damaged; "
+            "check the bundle: python -m export inspect BUNDLE"
+        )

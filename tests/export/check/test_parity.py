@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 import export.check.engine
 from engines.bundle import Bundle
+from engines.codec import encode
 from engines.errors import BackendError
 from engines.manifest import DRAFT, TARGET, EngineManifest
 from export.bench.calls import profiles_of
@@ -28,6 +30,8 @@ from export.check.parity import (
     wrong_choice,
 )
 from export.check.runners import manifest_of, onnx_runner, without_chatter
+from export.check.verify import Verification
+from export.cli.verify import text
 from tests.helpers.tiny_bundle import tiny_bundle
 
 pytestmark = pytest.mark.polygraphy
@@ -248,6 +252,36 @@ def test_the_verdict_names_the_first_thing_that_is_wrong() -> None:
     assert (found.passed, found.notes) == (False, ("a note",))
     assert found.verdict == "the plan is not its graph: target verify: logits differs by 0.7"
     assert "part after 3 of 64 tokens" in judge({TARGET: (SOUND,)}, parted, ()).verdict
+
+
+def test_people_and_programs_are_told_all_of_it() -> None:
+    parity = judge({TARGET: (SOUND, WRONG)}, Answers(64, 3, 1.5, False), ("a note",))
+    result = Verification(
+        passed=False,
+        verdict=parity.verdict,
+        engine="plan",
+        notes=parity.notes,
+        parity=parity,
+        precision="fp16",
+        num_prompts=4,
+        num_positions=99,
+        max_abs_difference=0.1,
+        top1_agreement=1.0,
+        mean_kl=0.0,
+        first_divergence=None,
+    )
+    printed = text(result)
+    for words in (
+        "note: a note\n",
+        "fp16 plan against the fp32 checkpoint",
+        "target step against its graph: largest difference 0.001\n",
+        "target verify against its graph: largest difference 0.7, logits differs by 0.7\n",
+        "greedy answer against the graph's: 3 of 64 tokens equal\n",
+        "FAILED: the plan is not its graph: target verify: logits differs by 0.7\n",
+    ):
+        assert words in printed
+    facts = json.loads(json.dumps(encode(result)))
+    assert facts["parity"]["calls"]["target"][1]["reason"] == "logits differs by 0.7"
 
 
 @pytest.mark.gpu

@@ -162,7 +162,7 @@ def test_without_data_the_target_writes_its_own(
     monkeypatch.setattr("export.distill.selfplay.ANSWER_TOKENS", 12)
     target = make_llama(tmp_path / "target")
     options = ("--target", str(target), "--out", str(tmp_path / "draft"), "--minutes", "0.03")
-    assert cli.run(parse(*options, "--layers", "1", "--vocab", "300")) == 0
+    assert cli.run(parse(*options, "--layers", "1")) == 0
     printed = capsys.readouterr()
     assert "held out" in printed.out
     assert "writing" in printed.err
