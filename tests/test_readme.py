@@ -80,6 +80,7 @@ def stand_in(command: str) -> str:
     """The command with our checkpoints, and the first of each choice that is shown."""
     for role, name in (("target", "tiny"), ("draft", "tiny-draft")):
         command = re.sub(rf"--{role} [\w|]+\|\w+", f"--{role} {name}", command)
+    command = command.replace("smollm2-135m", "tiny")  # which would be fetched
     return re.sub(r"(--[\w-]+) (\w+)(\|\w+)+", r"\1 \2", command)
 
 
