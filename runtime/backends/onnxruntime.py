@@ -197,7 +197,8 @@ def load_vocab_map(folder: Path, manifest: EngineManifest) -> np.ndarray | None:
         return None
     path = folder / manifest.vocab_map
     try:
-        ids = np.load(path, allow_pickle=False)
+        with path.open("rb") as file:
+            ids = np.lib.format.read_array(file, allow_pickle=False)
     except Exception as error:  # a damaged header surfaces as whatever its bytes happen to break
         # Not its words: numpy advises to unpickle what it does not know.
         what = type(error).__name__

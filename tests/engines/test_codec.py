@@ -99,3 +99,8 @@ def test_a_whole_number_stands_for_a_float_but_not_the_other_way_round() -> None
     assert decode(Inner, {"sizes": [], "share": 1}).share == 1.0
     with pytest.raises(DecodeError, match="sizes"):
         decode(Inner, {"sizes": [1.0], "share": 1})
+
+
+def test_a_number_beyond_a_float_is_an_error_not_a_crash() -> None:
+    with pytest.raises(DecodeError, match="share: 401 digits"):
+        decode(Inner, {"sizes": [], "share": 10**400})

@@ -127,3 +127,36 @@ def test_an_engine_that_contradicts_itself_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=words):
         replace(engine_manifest(DRAFT), **change)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda d: d["model"].update(eos_token_ids=[64]), "token id 64 is outside the 64"),
+        (lambda d: d["model"].update(bos_token_id=-1), "token id -1"),
+        (lambda d: d["lengths"].insert(0, 0), "lengths is 0"),
+        (lambda d: d["limits"].update(max_len=109), "trunk_rows is 112, expected at least 113"),
+        (lambda d: d["limits"].update(num_draft=5), "scratch_rows is 32, expected at least 40"),
+    ],
+)
+def test_an_engine_that_could_not_run_its_own_limits_is_corrupt(change, words: str) -> None:
+    """Loaded, it would fail in the middle of a text."""
+    document = json.loads(dump(engine_manifest(DRAFT)))
+    change(document)
+    with pytest.raises(BundleCorruptError, match=words):
+        load_engine(json.dumps(document), "m")
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.5, 1e308])
+def test_figures_that_are_no_shares_are_corrupt(share: float) -> None:
+    """1e308 overflowed in the acceptance law: a traceback."""
+    document = json.loads(dump(bundle_manifest(draft=True)))
+    document["draft_figures"]["ranks"] = [share]
+    with pytest.raises(BundleCorruptError, match="shares"):
+        load_bundle(json.dumps(document), "m")
+
+
+def test_a_name_that_stands_twice_is_corrupt() -> None:
+    text = dump(bundle_manifest(draft=True)).replace('"schema": 1', '"schema": 1, "schema": 1')
+    with pytest.raises(BundleCorruptError, match="twice"):
+        load_bundle(text, "m")

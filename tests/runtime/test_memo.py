@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -72,3 +73,15 @@ def test_a_user_without_a_home_is_told_which_variable_helps(monkeypatch) -> None
     monkeypatch.setattr("pwd.getpwuid", no_account)
     with pytest.raises(UsageError, match="SSD_TRT_CACHE"):
         Memo()
+
+
+def test_a_pipe_or_a_device_in_its_place_is_not_read(tmp_path: Path) -> None:
+    """Reading one never ends."""
+    os.mkfifo(tmp_path / FILE)
+    memo = Memo(tmp_path)
+    assert memo.get("a") is None
+    (tmp_path / FILE).unlink()
+    (tmp_path / FILE).symlink_to("/dev/zero")
+    assert memo.get("a") is None
+    memo.put("a", 1)
+    assert memo.get("a") == 1

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.request import FinishReason, Request
+from engines.errors import CapacityError, UsageError
+from runtime.request import FinishReason, Request, read_request
 from runtime.sampling.params import SamplingParams
 
 STOP = 9
@@ -94,3 +95,15 @@ def test_the_text_does_not_depend_on_how_it_came_in_blocks(tokens, sizes, max_to
             rest = rest[size:]
     assert in_blocks.generated == one_by_one.generated == given_out
     assert in_blocks.finish_reason is one_by_one.finish_reason
+
+
+@pytest.mark.parametrize("token", [-1, 10, 10**30])
+def test_an_id_outside_the_vocabulary_is_refused_by_name(token: int) -> None:
+    with pytest.raises(UsageError, match=f"token id {token}, the vocabulary ends at 9"):
+        read_request([1, token], 5, max_len=8, vocab_size=10)
+
+
+def test_a_prompt_must_leave_room_for_one_token() -> None:
+    assert read_request([1] * 7, 5, max_len=8, vocab_size=10) == ([1] * 7, 5)
+    with pytest.raises(CapacityError, match="8 tokens"):
+        read_request([1] * 8, 5, max_len=8, vocab_size=10)

@@ -123,3 +123,11 @@ def test_only_the_draft_has_rows_for_branches(tmp_path: Path) -> None:
     assert target.trunk_rows == draft.trunk_rows == 112
     assert (target.num_layers, target.num_kv_heads, target.head_dim) == (2, 2, 8)
     assert target.dtype is draft.dtype is DType.FLOAT32
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\u2028", "a\n", "\udcff"])
+@pytest.mark.parametrize("option", ["target", "draft", "out"])
+def test_a_name_that_no_manifest_can_hold_is_refused(option: str, name: str) -> None:
+    """It was a traceback, after minutes of building."""
+    with pytest.raises(UsageError, match=f"--{option} .* one line of UTF-8"):
+        BuildOptions(**{"target": "t", option: name})  # type: ignore[arg-type]

@@ -181,3 +181,31 @@ def test_what_a_drafts_maker_measured_is_taken_if_it_makes_sense(
     draft = open_checkpoint(make_draft(tmp_path / "d", config={"measured": measured}))
     figures = draft_figures(draft)
     assert (figures.ranks if figures else None) == expected
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda document: document["model"].update(merges=[5, None]),
+        lambda document: document["model"].update(vocab={"a": "b"}, merges=[]),
+        lambda document: document.update(
+            normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAA"}
+        ),
+    ],
+    ids=["merges", "vocabulary", "panic"],
+)
+def test_a_tokenizer_that_cannot_be_loaded_is_refused_on_either_side(
+    tmp_path: Path, change: Callable[[dict[str, Any]], None]
+) -> None:
+    """Built, the bundle could not be opened; a draft's empty vocabulary equalled every other."""
+    damaged = open_checkpoint(edit_tokenizer(make_llama(tmp_path / "damaged"), change))
+    with pytest.raises(CheckpointError, match="damaged: tokenizer"):
+        check_target(damaged, 64)
+    with pytest.raises(CheckpointError, match="damaged: tokenizer"):
+        check_pair(target_in(tmp_path), damaged, 64)
+
+
+@pytest.mark.parametrize("shares", [[10**400], [5], "x", [None], {}, 5])
+def test_figures_that_are_no_shares_are_left_out(tmp_path: Path, shares: object) -> None:
+    folder = make_draft(tmp_path / "d", config={"measured": {"rank_shares": shares}})
+    assert draft_figures(open_checkpoint(folder)) is None

@@ -188,3 +188,25 @@ def test_builders_in_threads_of_one_process_take_turns(tmp_path: Path) -> None:
         thread.join()
     assert most == 1
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("files", [("bundle.json",), ("bundle.json", "target/classes")])
+def test_a_folder_of_another_tool_is_not_replaced(
+    options: BuildOptions, files: tuple[str, ...]
+) -> None:
+    """Others have a bundle.json and a target folder, too."""
+    for name in files:
+        path = options.place / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("{}")
+    with pytest.raises(UsageError, match="will not be replaced"):
+        build(options, build_graph=fake_graph)
+    assert all((options.place / name).read_text() == "{}" for name in files)
+
+
+def test_a_file_in_the_place_of_a_dead_builders_remains_is_cleared(options: BuildOptions) -> None:
+    options.place.parent.mkdir()
+    for kind in ("build", "old"):
+        (options.place.parent / f".{options.place.name}.ssd-{kind}").touch()
+    build(options, build_graph=fake_graph)
+    assert [path.name for path in options.place.parent.iterdir()] == [options.place.name]

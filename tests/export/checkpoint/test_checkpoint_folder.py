@@ -298,3 +298,43 @@ def test_names_for_people(tmp_path: Path) -> None:
     assert open_checkpoint(make_llama(tmp_path / "tiny")).name == "tiny"
     snapshot = tmp_path / "models--some-org--some-model" / "snapshots" / "0123abc"
     assert open_checkpoint(make_llama(snapshot)).name == "some-org/some-model"
+
+
+@pytest.mark.parametrize("layers", [99, 10**30])
+def test_a_number_of_layers_far_beyond_the_weights_is_refused_at_once(
+    tmp_path: Path, layers: int
+) -> None:
+    """A table of 10**30 layers was begun: memory filled and nothing was said."""
+    folder = make_llama(tmp_path, config={"num_hidden_layers": layers})
+    with pytest.raises(CheckpointError, match=f"asks for {layers} layers"):
+        open_checkpoint(folder)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("[" * 100_000, "not valid JSON"), ('{"bos_token": "\\ud800"}', "half a character")],
+)
+@pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
+def test_json_that_no_bundle_could_carry_is_refused(
+    tmp_path: Path, file: str, text: str, words: str
+) -> None:
+    folder = make_llama(tmp_path)
+    (folder / file).write_text(text)
+    with pytest.raises(CheckpointError, match=words):
+        open_checkpoint(folder).special_tokens()
+
+
+def test_a_weight_file_that_may_not_be_read_is_not_called_absent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library says "No such file" of every file that it cannot open."""
+    folder, plain = make_llama(tmp_path), Path.open
+
+    def guarded(path: Path, *args: Any, **options: Any) -> Any:
+        if path.suffix == ".safetensors":
+            raise PermissionError(13, "Permission denied", str(path))
+        return plain(path, *args, **options)
+
+    monkeypatch.setattr(Path, "open", guarded)
+    with pytest.raises(CheckpointError, match="Permission denied"):
+        open_checkpoint(folder)

@@ -262,3 +262,11 @@ def test_llama3_inv_freq_of_llama_3_1() -> None:
     kept = (8192 * 500000.0**-0.5 / (2 * np.pi) - 1) / 3
     assert kept == pytest.approx(0.2813, abs=1e-4)
     assert frequencies[32] == pytest.approx(500000.0**-0.5 * (kept + (1 - kept) / 8), rel=1e-12)
+
+
+@pytest.mark.parametrize("block", ["yarn", 5, True, [1]])
+def test_a_rope_block_that_is_no_object_is_refused(block: object) -> None:
+    """Passed over, the model would be built with the wrong positions."""
+    for name in ("rope_scaling", "rope_parameters"):
+        with pytest.raises(CheckpointError, match=f"{name} must be an object"):
+            read(LLAMA, **{name: block})

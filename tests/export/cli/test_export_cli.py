@@ -59,6 +59,8 @@ BAD_BUILDS: list[tuple[list[str], str]] = [
     (["--max-branches", "-1"], "--max-branches is -1"),
     (["--draft", "no/such/draft/anywhere"], "no/such/draft/anywhere"),
     (["--colour", "red"], "unrecognized arguments: --colour red"),
+    (["--out", "two\nlines"], "is not one line of UTF-8"),
+    (["--out", "\udcff"], "is not one line of UTF-8"),
     (["--max", "3"], "unrecognized arguments: --max 3"),
 ]
 

@@ -233,6 +233,7 @@ def test_missing_torch_names_the_extra(tmp_path: Path, monkeypatch: pytest.Monke
         (("--minutes", "nan"), "--minutes"),
         (("--minutes", "inf"), "--minutes"),
         (("--threads", "0"), "--threads"),
+        (("--threads", "99999999999"), "--threads"),
         (("--seed", "-1"), "--seed"),
         (("--layers", "0"), "--layers must be 1 to 2"),
         (("--layers", "3"), "--layers must be 1 to 2"),

@@ -298,3 +298,32 @@ def test_a_prompt_that_does_not_fit_is_named(
     assert main([*COMPARE, *prompts, "--quiet"], bundle.open) == 2
     assert capsys.readouterr().err.startswith("error: prompt 1 has 5 tokens; the bundle holds 5")
     assert bundle.events == ["open ar", "close ar"]
+
+
+def test_a_deep_line_of_json_is_one_line_of_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "p.jsonl"
+    file.write_bytes(b"[" * 100_000)
+    assert main([*COMPARE, "--prompts", str(file)], FakeBundle().open) == 2
+    assert "line 1 is not JSON" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("columns", "is_ruled"), [(20, False), (100, True)])
+def test_a_narrow_terminal_loses_no_figure(columns: int, is_ruled: bool) -> None:
+    """At 20 columns the ruled table was six empty cells."""
+    script = (
+        "from runtime.cli.report import table;"
+        "print(table(('mode', 'cache hit rate'), [('ssd', '75%'), ('a long name', '50%')]))"
+    )
+    leader, follower = pty.openpty()
+    environment = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm"}
+    subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, stdout=follower, env=environment, check=True
+    )
+    os.close(follower)
+    shown = os.read(leader, 10_000).decode()
+    os.close(leader)
+    assert "a long name" in shown
+    assert "75%" in shown
+    assert ("┃" in shown) is is_ruled

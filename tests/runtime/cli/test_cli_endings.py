@@ -113,3 +113,46 @@ def test_a_screen_without_emoji_shows_a_question_mark() -> None:
     with start("a😀b", GENERATE, environment={"PYTHONIOENCODING": "ascii"}) as process:
         out, _ = process.communicate(timeout=DEADLINE_S)
     assert (process.returncode, out) == (0, b"a?b\n")
+
+
+IMPORTING = """
+import runpy, signal, os, sys
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Slow())
+sys.argv = ["x", "--help"]
+runpy.run_module({package!r}, run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.parametrize("package", ["runtime", "export"])
+def test_ctrl_c_while_modules_are_imported_is_no_traceback(package: str) -> None:
+    script = IMPORTING.format(package=package, module=f"{package}.cli.entry")
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, timeout=DEADLINE_S
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
+def test_a_second_ctrl_c_does_not_wait_for_the_first() -> None:
+    """Closing waits for the engine's call; an impatient user met a C++ abort."""
+    script = """
+import os, signal, time
+import runtime.__main__ as program
+def hang():
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(60)
+    finally:  # closing takes long
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(60)
+import runtime.cli.entry
+runtime.cli.entry.main = hang
+program.run()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, timeout=DEADLINE_S
+    )
+    assert (done.returncode, done.stderr) == (130, b"")

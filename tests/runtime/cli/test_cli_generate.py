@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from engines.errors import BundleCorruptError
 from runtime.cli.entry import main
 from tests.runtime.cli.fake_llm import FakeBundle
 
@@ -219,3 +220,43 @@ def test_help_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
         out, err = capsys.readouterr()
         assert "examples:" in out
         assert err == ""
+
+
+def test_a_byte_order_mark_is_no_part_of_the_prompt(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Some editors write one; alone it was a prompt of three tokens."""
+    bundle = FakeBundle()
+    give_stdin(monkeypatch, b"\xef\xbb\xbfhi")
+    assert main([*GENERATE, "--prompt", "-", "--quiet"], bundle.open) == 0
+    assert bundle.requests[0][0] == "hi"
+    capsys.readouterr()
+    give_stdin(monkeypatch, b"\xef\xbb\xbf\n")
+    assert "empty" in failure(capsys, main([*GENERATE, "--prompt", "-"], bundle.open))
+
+
+def test_a_stdin_that_does_not_end_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``yes | ... --prompt -`` filled the memory."""
+    monkeypatch.setattr("runtime.cli.prompts.MAX_BYTES", 1 << 20)
+    with open("/dev/zero", encoding="utf-8") as endless:
+        monkeypatch.setattr("sys.stdin", endless)
+        message = failure(capsys, main([*GENERATE, "--prompt", "-"], FakeBundle().open))
+    assert "stdin is longer than 1 MiB" in message
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (BundleCorruptError("the bundle \x1b[2J\x07 is bad"), r"the bundle \x1b[2J\x07 is bad"),
+        (MemoryError("36 TiB"), "not enough memory (36 TiB)"),
+    ],
+)
+def test_any_message_is_one_line_of_plain_text(
+    error: Exception, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_args: Any, **_options: Any) -> Any:
+        raise error
+
+    assert words in failure(capsys, main([*GENERATE, "--prompt", "hi"], fails))

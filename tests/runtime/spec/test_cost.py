@@ -98,3 +98,10 @@ def test_more_branches_never_predict_less() -> None:
     found = [predict(TIMES, statistics, width)["ssd"] for width in range(17)]
     assert found == sorted(found)
     assert found[-1] > found[0]
+
+
+@pytest.mark.parametrize("seconds", [0, -1.0, float("nan"), 1e9])
+def test_step_times_that_cannot_be_are_refused(seconds: float) -> None:
+    """They are read back from a file of the user's; 0 was a division by zero."""
+    with pytest.raises(ValueError, match="step times"):
+        replace(TIMES, decode_s=seconds)

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from engines.errors import UsageError
+from engines.errors import BundleCorruptError, UsageError
 from runtime.text import ChatTemplate
 
 SMOLLM2 = (
@@ -69,3 +69,13 @@ def test_a_failing_template_is_one_line_with_its_reason(source: str, reason: str
     with pytest.raises(UsageError, match=reason) as caught:
         render(source)
     assert "\n" not in str(caught.value)
+
+
+def test_bytes_that_are_no_text_are_refused() -> None:
+    with pytest.raises(BundleCorruptError, match=r"not UTF-8 \(byte 2\)"):
+        ChatTemplate.from_bytes(b"ab\xff", {})
+
+
+def test_the_advice_is_the_callers() -> None:
+    with pytest.raises(UsageError, match=r"no way; ask somebody$"):
+        ChatTemplate("{{ raise_exception('no way') }}", {}, advice="ask somebody").render(USER)

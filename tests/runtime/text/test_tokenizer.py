@@ -97,3 +97,34 @@ def test_text_that_is_no_unicode_is_refused() -> None:
     """Command-line bytes that are not UTF-8 arrive as lone surrogates."""
     with pytest.raises(UsageError, match="UTF-8"):
         Tokenizer(byte_level_bpe()).encode("abc\udcff")
+
+
+CONTRADICTIONS = {
+    "a word that is not there": (
+        "model",
+        {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "?"},
+    ),
+    "a panic when it is read": (
+        "normalizer",
+        {"type": "Precompiled", "precompiled_charsmap": "AAAA"},
+    ),
+    "a panic when it is used": ("normalizer", {"type": "Prepend", "prepend": ""}),
+}
+
+
+@pytest.mark.parametrize("what", CONTRADICTIONS)
+def test_a_file_that_contradicts_itself_is_one_line(what: str) -> None:
+    """The library's panics are no Exceptions and passed every handler as a traceback."""
+    name, value = CONTRADICTIONS[what]
+    changed = json.loads(byte_level_bpe()) | {name: value, "added_tokens": []}
+    with pytest.raises(BundleCorruptError, match=r"tokenizer\.json cannot be used") as caught:
+        Tokenizer(json.dumps(changed).encode()).encode("hello")
+    assert "\n" not in str(caught.value)
+
+
+def test_only_a_surely_too_long_text_is_told_without_encoding_it() -> None:
+    tokenizer = Tokenizer(byte_level_bpe())
+    for text in ("", "x" * 50, "😀" * 10, "the cat " * 6):
+        assert tokenizer.may_fit(text, len(tokenizer.encode(text)))
+    assert not tokenizer.may_fit("x" * 10_000, 10)
+    assert Tokenizer(byte_fallback_bpe()).may_fit("x" * 10_000, 10)

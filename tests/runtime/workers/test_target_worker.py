@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from engines.errors import BackendError
 from engines.manifest import TARGET, Limits
 from runtime.backends.api import CallShape
 from runtime.backends.toy import ToySession
@@ -115,3 +116,12 @@ def test_prompts_of_all_lengths_share_a_few_call_shapes(make) -> None:
         worker.start([[1] * length], PARAMS[:1])
         widths |= {shape.num_tokens for shape in worker.session.shapes}
     assert widths == {16, 32, 48, 64}
+
+
+def test_logits_that_are_no_numbers_are_an_error_not_a_text(make) -> None:
+    """Damaged weights gave token 0 for ever: an answer of nothing, and exit code 0."""
+    worker = make()
+    start(worker, 5)
+    worker.session.table[:] = float("nan")
+    with pytest.raises(BackendError, match="weights are damaged"):
+        worker.verify()
