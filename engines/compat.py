@@ -50,6 +50,7 @@ def reasons(
                 "this version builds TensorRT engines and cannot run them yet"
             )
             changes |= dict.fromkeys(_FROM_TENSORRT)
+            changes["--out"] = [f"{bundle.path}-{backend}"]  # not over the compiled bundle
         refuse(why, changes)
     for engine in bundle.engines:
         plan = engine.plan

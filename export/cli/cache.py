@@ -35,6 +35,10 @@ _HEADINGS = ("engine", "size", "last used", "source", "backend", "precision", "c
 _DAY_S = 86400.0
 
 
+MOST = 1e9
+"""Days, or GB: beyond any cache, and still finite in seconds and bytes."""
+
+
 def add_to(commands: argparse._SubParsersAction[Parser]) -> None:
     name = "python -m export cache"
     parser = commands.add_parser(
@@ -142,6 +146,6 @@ def _amount(text: str) -> float:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 on")
+    if not 0 <= value <= MOST:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to {MOST:g}")
     return value

@@ -150,5 +150,6 @@ def test_a_session_that_cannot_run_tensorrt_says_so(compiled: Bundle) -> None:
     assert "the bundle was built for tensorrt-rtx" in reason
     words = shlex.split(reason.split("rebuild: ")[1])
     assert words[words.index("--backend") + 1] == "onnxruntime"
+    assert words[words.index("--out") + 1] == f"{compiled.path}-onnxruntime"
     assert not {"--precision", "--compute-capability", "8.9", "12.0"} & set(words)
     assert words[words.index("--max-len") + 1] == "96"

@@ -8,6 +8,7 @@ import pytest
 from engines.errors import BundleCorruptError, BundleIncompatibleError
 from engines.manifest import (
     DRAFT,
+    SCHEMA,
     TARGET,
     FileEntry,
     KvLayout,
@@ -157,6 +158,7 @@ def test_figures_that_are_no_shares_are_corrupt(share: float) -> None:
 
 
 def test_a_name_that_stands_twice_is_corrupt() -> None:
-    text = dump(bundle_manifest(draft=True)).replace('"schema": 1', '"schema": 1, "schema": 1')
+    schema = f'"schema": {SCHEMA}'
+    text = dump(bundle_manifest(draft=True)).replace(schema, f"{schema}, {schema}")
     with pytest.raises(BundleCorruptError, match="twice"):
         load_bundle(text, "m")

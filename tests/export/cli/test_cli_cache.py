@@ -175,10 +175,11 @@ def test_clear_down_to_a_size_in_gigabytes(
         ([], "required: list|clear (see python -m export cache --help)"),
         (["dance"], "invalid choice: 'dance'"),
         (["list", "--older-than", "1"], "unrecognized arguments: --older-than 1"),
-        (["clear", "--older-than", "-1"], "--older-than: '-1' is not a number from 0 on"),
+        (["clear", "--older-than", "-1"], "--older-than: '-1' is not a number from 0 to"),
         (["clear", "--older-than", "old"], "--older-than: 'old' is not a number"),
         (["clear", "--max-size", "nan"], "--max-size: 'nan' is not a number"),
         (["clear", "--max-size", "5GB"], "--max-size: '5GB' is not a number"),
+        (["clear", "--max-size", "1e300"], "--max-size: '1e300' is not a number"),
         (["clear", "--max"], "unrecognized arguments: --max"),
     ],
 )
