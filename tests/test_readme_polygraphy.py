@@ -140,6 +140,5 @@ CHECKS = {
     "polygraphy run engines/bundles/demo/target/model.onnx --onnxrt": check_run,
     "polygraphy run engines/bundles/demo-rtx/draft/model.onnx --onnxrt": check_run,
     "polygraphy convert engines/bundles/demo-rtx/target/model.onnx --convert-to": check_convert,
-    "polygraphy run verify.plan --model-type": check_run,
 }
 """By the first four words."""
