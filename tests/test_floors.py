@@ -33,6 +33,7 @@ RUNTIME_FLOORS = {
     "scheduler": 5,
     "config": 5,
     "memo": 5,
+    "trace": 5,
     "placement": 5,
     "loader": 6,
     "calibrate": 6,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engines.errors import SsdError, as_line
-from runtime.cli import compare, doctor, generate
+from runtime.cli import compare, doctor, generate, trace
 from runtime.cli.console import OutputClosed, emit, prepare_streams, say
 from runtime.cli.options import PROGRAM, OpenLlm, Parser
 
@@ -67,7 +67,7 @@ def build_parser() -> Parser:
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for module in (generate, compare, doctor):
+    for module in (generate, compare, trace, doctor):
         module.add_to(commands)
     return parser
 

@@ -11,6 +11,7 @@ import pytest
 from runtime.device.api import Device, Stream
 from runtime.device.host import HostDevice
 from runtime.device.seeded import SeededDevice, eager, lazy
+from runtime.device.traced import TracedDevice
 
 IMPLEMENTATIONS: dict[str, Callable[[], Device]] = {
     "host": HostDevice,
@@ -18,6 +19,7 @@ IMPLEMENTATIONS: dict[str, Callable[[], Device]] = {
     "seeded-lazy": partial(SeededDevice, lazy),
     "seeded-eager": partial(SeededDevice, eager),
     "seeded-1": partial(SeededDevice, 1),
+    "traced": lambda: TracedDevice(HostDevice(), lambda *_: None),
     "seeded-2": lambda: SeededDevice(random.Random(2), check=False),
 }
 

@@ -1,0 +1,1 @@
+"""What the lanes did and when: kept while decoding, written for Perfetto, drawn as a picture."""
