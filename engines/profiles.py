@@ -96,8 +96,8 @@ def shape_profiles(
     """The profiles a compiled engine needs, most used first.
 
     target: step T = R = 1..2, verify T = R = 2..K + 1, prompt. draft: step T = 1..K + 1 (root pass
-    and just-in-time drafting), branch T = R = 1..W of one slot, prompt. A prompt is fed one slot
-    at a time in chunks; R up to the chunk, for scoring.
+    and just-in-time drafting), branch T = R = 1..W of all slots at once, prompt. A prompt is fed
+    one slot at a time in chunks; R up to the chunk, for scoring.
     """
     length = Span(min(64, rows), min(512, rows), rows)
     batch = Span(1, max_batch, max_batch)
@@ -115,5 +115,5 @@ def shape_profiles(
         profiles.append(ShapeProfile("step", batch, root, root, length))
         if num_draft and max_branches:
             width = Span(1, max_branches, max_branches)
-            profiles.append(ShapeProfile("branch", one, width, width, length))
+            profiles.append(ShapeProfile("branch", batch, width, width, length))
     return (*profiles, prompt)

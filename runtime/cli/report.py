@@ -12,12 +12,18 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from runtime.llm import Stats
+    from runtime.settings import Settings
 
 FORMULAS = {
     "tokens_per_second": "generated tokens / seconds of decoding, reading the prompt left out",
     "acceptance_length": "tokens emitted / rounds, each round's bonus token included",
-    "hit_rate": "rounds whose outcome had been prepared / rounds (ssd only)",
+    "hit_rate": "outcomes that had been prepared / outcomes looked up (ssd only)",
+    "hidden_s": "seconds of drafting while the target was verifying",
+    "exposed_s": "seconds the target waited for drafts",
+    "num_discarded": "tokens of verified blocks behind the end of the text",
 }
+BATCH_FORMULA = "generated tokens / seconds of all prompts together, reading them included"
+"""Of tokens_per_second, where several prompts are decoded at once."""
 SPEEDUP_FORMULA = "tokens/s / tokens/s of plain decoding (ar)"
 
 
@@ -27,16 +33,39 @@ def stats_record(stats: Stats) -> dict[str, object]:
         "num_tokens": stats.num_tokens,
         "num_rounds": stats.num_rounds,
         "num_emitted": stats.num_emitted,
+        "num_drafted": stats.num_drafted,
+        "num_accepted": stats.num_accepted,
         "num_discarded": stats.num_discarded,
         "num_hits": stats.num_hits,
+        "num_hits_after_hit": stats.num_hits_after_hit,
+        "num_rounds_after_hit": stats.num_rounds_after_hit,
+        "num_hits_after_miss": stats.num_hits_after_miss,
+        "num_rounds_after_miss": stats.num_rounds_after_miss,
+        "num_jit": stats.num_jit,
+        "num_lookup": stats.num_lookup,
         "tokens_per_second": stats.tokens_per_second,
         "acceptance_length": stats.acceptance_length,
         "hit_rate": stats.hit_rate,
+        "predicted_hit_rate": stats.predicted_hit_rate,
         "histogram": stats.histogram,
         "prompt_s": stats.prompt_s,
         "decode_s": stats.decode_s,
         "verify_s": stats.verify_s,
         "draft_s": stats.draft_s,
+        "hidden_s": stats.hidden_s,
+        "exposed_s": stats.exposed_s,
+    }
+
+
+def settings_record(settings: Settings) -> dict[str, object]:
+    """What ``--json`` says about how it was run, ``auto`` decided."""
+    return {
+        "verify": settings.verify,
+        "num_draft": settings.num_draft,
+        "num_branches": settings.num_branches,
+        "max_batch": settings.max_batch,
+        "fallback": settings.fallback.value,
+        "saguaro": settings.saguaro,
     }
 
 

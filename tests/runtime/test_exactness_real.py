@@ -69,7 +69,7 @@ def decode(bundle: Bundle, mode: str, batch: int, temperature: float) -> list[li
     try:
         rounds = emitted = 0
         for start in range(0, len(requests), batch):
-            stats = pair.decoder.run(requests[start : start + batch])
+            stats = pair.scheduler.run(requests[start : start + batch])
             rounds, emitted = rounds + stats.num_rounds, emitted + stats.num_emitted
     finally:
         pair.close()

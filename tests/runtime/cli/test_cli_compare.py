@@ -47,6 +47,9 @@ def test_the_table_shows_each_mode_against_plain_decoding(
         "sd 20.0 2.00x 2.00 - yes",
         "ssd 40.0 4.00x 4.00 75% yes",
     ]
+    assert lines[6].startswith("drafting fallback hits after a hit hits after a miss all hits")
+    assert lines[7].startswith("sd - - - - -")
+    assert lines[8].startswith("ssd jit - 75% 75% -")
     for formula in ("tokens/s = ", "speed-up = ", "acceptance length = ", "cache hit rate = "):
         assert sum(line.startswith(formula) for line in lines) == 1
     assert lines[-1].startswith("machine = ")
@@ -125,12 +128,53 @@ def test_json_has_the_machine_the_command_and_the_figures(
         "speedup": 2.0,
         "acceptance_length": 2.0,
         "hit_rate": None,
+        "hit_rate_after_hit": None,
+        "hit_rate_after_miss": None,
+        "predicted_hit_rate": None,
+        "hidden_s": 0.0,
+        "exposed_s": 0.0,
+        "num_discarded": 0,
+        "num_rounds": 24,
         "identical": True,
         "divergence": None,
         "num_tokens": 24,
         "decode_s": None,
+        "wall_s": None,
         "per_prompt": None,
+        "settings": {
+            "verify": "coupled",
+            "num_draft": 4,
+            "num_branches": 6,
+            "max_batch": 1,
+            "fallback": "jit",
+            "saguaro": 1.0,
+        },
     }
+    assert record["batch"] == 1
+
+
+def test_plain_decoding_alone_has_no_table_of_drafts(
+    prompts: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*COMPARE, *prompts, "--modes", "ar", "--quiet"], FakeBundle().open) == 0
+    assert "drafting" not in capsys.readouterr().out
+
+
+def test_temperatures_go_to_the_prompts_in_turn(
+    prompts: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a batch greedy and sampled rows then meet; ratio's are judged when all are greedy."""
+    bundle = FakeBundle(wrong={("ssd", "<two>"): "Hellish"})
+    arguments = [*prompts, "--batch", "2", "--temperature", "0,0.8", "--fallback", "lookup"]
+    code, modes, record = run_json(bundle, capsys, *arguments)
+    assert (code, record["batch"]) == (1, 2)
+    assert modes["ssd"]["divergence"]["prompt"] == 1
+    assert modes["ssd"]["wall_s"] > 0
+    assert [law.temperature for _, law, _ in bundle.requests] == [0.0, 0.0, 0.8] * 3
+    assert {opened["fallback"] for opened in bundle.opened} == {"lookup"}
+    assert {opened["max_batch"] for opened in bundle.opened} == {2}
+    assert run_json(bundle, capsys, *arguments, "--verify", "ratio")[0] == 0
+    assert "all prompts together" in record["formulas"]["tokens_per_second"]
 
 
 def test_a_fallback_shows_in_the_table(
@@ -277,6 +321,10 @@ def test_a_bad_prompts_file_is_refused_before_loading(
         ("--modes=", "''"),
         ("--num-prompts 0", "--num-prompts"),
         ("--temperature nan", "temperature"),
+        ("--temperature 0,-1", "temperature"),
+        ("--temperature 0,", "--temperature"),
+        ("--batch 0", "--batch"),
+        ("--batch 2 --live", "--live"),
     ],
 )
 def test_bad_options_are_refused_before_loading(
