@@ -5,8 +5,12 @@ A bundle directory::
     bundle.json            BundleManifest: the pair, its limits, tokenizer, build key, file list
     tokenizer.json         the one tokenizer of both models
     chat_template.jinja    only when the target's checkpoint has one
-    target/  draft/        manifest.json (EngineManifest), model.onnx, model.onnx.data;
-                           a draft of reduced vocabulary adds vocab_map.npy (its ids -> target ids)
+    target/  draft/        manifest.json (EngineManifest)
+                           model.onnx, model.onnx.data: the graph and its weights
+                           engine.plan: the compiled engine, TensorRT only (PlanFacts); the graph
+                           is then there unless it was left out (--no-onnx)
+                           vocab_map.npy: only of a draft of reduced vocabulary, its ids in target
+                           ids
 
 Paths in a manifest are relative, use ``/`` and never leave the bundle.
 """
@@ -150,7 +154,7 @@ class PlanFacts:
 
 @dataclass(frozen=True, slots=True)
 class EngineManifest:
-    """One engine: ``model.onnx`` with its weights, and how to call it."""
+    """One engine: its graph with the weights, its plan where it was compiled, how to call it."""
 
     schema: int
     role: str

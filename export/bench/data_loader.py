@@ -58,7 +58,7 @@ class Call:
             found = [_fixed(size) for size in shape]
             if name.startswith("kv."):
                 cache_rows.append(found[2])
-            else:
+            elif name in DIMENSIONS:
                 named = zip(DIMENSIONS[name], found, strict=True)
                 sizes |= {dim: size for dim, size in named if size is not None}
         rows = min([sizes["L"], *filter(None, cache_rows)])

@@ -112,8 +112,6 @@ class BuildOptions:
             words += ["--compute-capability", *self.capabilities]
         if not self.keep_onnx:
             words.append("--no-onnx")
-        if not self.keep_onnx:
-            words += ["--no-onnx"]
         words += ["--max-len", str(self.max_len), "--max-batch", str(self.max_batch)]
         words += ["--num-draft", str(self.num_draft), "--max-branches", str(self.max_branches)]
         return shlex.join([*words, "--out", str(self.place)])

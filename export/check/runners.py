@@ -13,7 +13,12 @@ from typing import Any
 import numpy as np
 
 from engines.bundle import Bundle
-from engines.errors import BackendError, BundleIncompatibleError, MissingDependencyError
+from engines.errors import (
+    BackendError,
+    BundleIncompatibleError,
+    MissingDependencyError,
+    UsageError,
+)
 from engines.manifest import DRAFT, EngineManifest, PlanFacts
 from engines.tensors import DType
 from export.check.launcher import ReferenceLauncher
@@ -56,9 +61,12 @@ def usable_cores() -> tuple[int, ...]:
     return cores if quota is None else cores[: max(1, math.ceil(quota))]
 
 
-def manifest_of(bundle: Bundle, role: str) -> EngineManifest | None:
-    """None for the draft of a bundle without one."""
-    return bundle.draft if role == DRAFT else bundle.target
+def manifest_of(bundle: Bundle, role: str) -> EngineManifest:
+    """Raises UsageError for the draft of a bundle without one."""
+    manifest = bundle.draft if role == DRAFT else bundle.target
+    if manifest is None:
+        raise UsageError(f"{bundle.path} has no draft; rebuild it with --draft NAME")
+    return manifest
 
 
 def onnx_runner(path: Path, num_threads: int) -> Any:
@@ -137,7 +145,6 @@ def open_plan(bundle: Bundle, role: str) -> OpenPlan:
     BundleIncompatibleError for a plan of another version.
     """
     manifest = manifest_of(bundle, role)
-    assert manifest is not None
     assert manifest.plan is not None
     if reason := why_no_plan(manifest):
         raise BackendError(f"{bundle.path}: {reason}")

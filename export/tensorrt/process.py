@@ -51,15 +51,13 @@ def compile_in_process(request: CompileRequest, progress: Progress) -> None:
 
     Whatever ends this call early, a ctrl-C for one, ends the child too. The file may then exist.
     """
-    # The child finds modules where this process does, and not first in the working folder (-P).
-    path = os.pathsep.join([str(_ROOT), *filter(None, sys.path)])
     with tempfile.TemporaryFile() as noise:
         child = subprocess.Popen(
             [sys.executable, "-P", "-m", "export.tensorrt.process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=noise,
-            env=os.environ | {"PYTHONPATH": path},
+            env=os.environ | {"PYTHONPATH": _module_path()},
             text=True,
         )
         try:
@@ -78,6 +76,16 @@ def compile_in_process(request: CompileRequest, progress: Progress) -> None:
             raise BackendError(f"{request.vendor} {_ending(code)}{_last_line(noise)}")
 
 
+def _module_path() -> str:
+    """Where the child finds modules: where this process does, and not in the working folder (-P).
+
+    In this process's order, since an installed package of ours lies among others that must not
+    come before Python's own.
+    """
+    folders = [folder for folder in sys.path if folder]
+    return os.pathsep.join(folders if str(_ROOT) in folders else [str(_ROOT), *folders])
+
+
 def _send(stdin: IO[str], request: CompileRequest) -> None:
     try:
         stdin.write(json.dumps(encode(request)))
@@ -89,6 +97,8 @@ def _send(stdin: IO[str], request: CompileRequest) -> None:
 def _follow(stdout: IO[str], progress: Progress) -> bool:
     """Hand on what the child tells; whether it said that it is done."""
     for line in stdout:
+        if not line.endswith("\n"):
+            return False  # it was ended in the middle of a word
         told = json.loads(line)
         if "step" in told:
             progress(*told["step"])
@@ -109,7 +119,8 @@ def _error(kind: str, message: str, code: int | None, filename: str | None) -> E
 def _ending(code: int) -> str:
     if code >= 0:
         return f"stopped with exit code {code} while compiling"
-    name = signal.Signals(-code).name
+    known = {number.value: number.name for number in signal.Signals}
+    name = known.get(-code, f"signal {-code}")
     hint = " (out of memory?)" if -code == signal.SIGKILL else ""
     return f"was ended by {name} while compiling{hint}"
 

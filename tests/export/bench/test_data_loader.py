@@ -136,8 +136,10 @@ def test_equal_arguments_give_equal_arrays() -> None:
     ],
 )
 def test_a_foreign_graph_is_an_error_that_names_the_input(metadata: Metadata, words: str) -> None:
+    loader = data_loader.load_data()
+    loader.input_metadata = metadata
     with pytest.raises(ValueError, match=words):
-        feeds(metadata, STEP)
+        list(loader)
 
 
 def test_without_metadata_there_is_nothing_to_load() -> None:

@@ -290,7 +290,7 @@ def test_verify_prints_figures_and_exits_by_them(
     assert main(["verify", str(tmp_path / "b"), "--json", "--quiet"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["passed"] is True
-    assert facts["first_divergence"] is None
+    assert facts["engines"]["target"]["fidelity"]["first_divergence"] is None
     monkeypatch.setattr("export.check.verify.MAX_FP32_DIFFERENCE", 0.0)
     assert main(["verify", str(tmp_path / "b"), "--quiet"]) == 1
     assert "FAILED" in capsys.readouterr().out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import io
 import os
 import time
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from engines.errors import BackendError, UnsupportedModelError
 from engines.profiles import ShapeProfile, Span
+from export.tensorrt import process
 from export.tensorrt.process import CompileRequest, compile_in_process
 from tests.export.tensorrt.fake_compiler import PLAN
 from tests.export.tensorrt.graphs import ATTENTION, write
@@ -61,6 +63,9 @@ def test_the_plan_is_in_its_file_and_progress_came_here(
     [
         ("abort", "was ended by SIGABRT while compiling: terminate called without an active"),
         ("exit", "stopped with exit code 3 while compiling"),
+        ("kill 11", "was ended by SIGSEGV while compiling"),
+        ("kill 9", r"was ended by SIGKILL while compiling \(out of memory\?\)"),
+        ("kill 35", "was ended by signal 35 while compiling"),
         ("fail", "could not compile .*: no kernel$"),
     ],
 )
@@ -73,6 +78,22 @@ def test_a_compiler_that_ends_badly_is_one_line(
         compile_in_process(request_, ignore)
     assert "\n" not in str(caught.value)
     assert not Path(request_.plan_path).exists()
+
+
+def test_the_child_looks_for_modules_in_our_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installed package lies in site-packages: first there, a child took others for Python's."""
+    root = str(Path(process.__file__).resolve().parents[2])
+    monkeypatch.setattr(process.sys, "path", ["", "/python", root])
+    assert process._module_path() == os.pathsep.join(["/python", root])
+    monkeypatch.setattr(process.sys, "path", ["", "/python"])
+    assert process._module_path() == os.pathsep.join([root, "/python"])
+
+
+def test_a_child_that_ends_in_the_middle_of_a_word_has_not_finished() -> None:
+    steps: list[tuple[str, int, int]] = []
+    told = io.StringIO('{"step": ["compiling", 1, 2]}\n{"step": ["compi')
+    assert not process._follow(told, lambda *step: steps.append(step))
+    assert steps == [("compiling", 1, 2)]
 
 
 def test_the_childs_own_errors_keep_their_kind(request_: CompileRequest) -> None:
