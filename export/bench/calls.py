@@ -30,7 +30,7 @@ class TimedCall:
 def timed_calls(
     manifest: EngineManifest, *, batch: int, length: int | None
 ) -> tuple[TimedCall, ...]:
-    """The calls of one engine, ``batch`` slots (prompts and branches: one slot), L of a bucket.
+    """The calls of one engine, ``batch`` slots (prompts: one slot), L of a bucket.
 
     Sizes are those the profiles call typical: T = R = 1, K + 1 or W, a prompt chunk with R = 1. A
     prompt chunk that does not fit after ``length`` tokens of text begins earlier.

@@ -57,7 +57,7 @@ def add_to(commands: argparse._SubParsersAction[Parser]) -> None:
     for name, default, metavar, text in (
         ("--iterations", 50, "N", "times that each call is timed"),
         ("--warm-up", 5, "N", "times that it runs before"),
-        ("--batch", 1, "B", "slots in a call; prompts and branches are one slot's"),
+        ("--batch", 1, "B", "slots in a call; prompts are one slot's"),
     ):
         help_text = f"{text} (default: %(default)s)"
         option(name, type=int, default=default, metavar=metavar, help=help_text)

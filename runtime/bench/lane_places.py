@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
-from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -127,14 +126,14 @@ class ProcessPlace:
                 self._process.join()
 
     def _receive(self, timeout_s: float) -> object:
-        found: object = None
-        with suppress(EOFError, OSError):
-            if self._near.poll(timeout_s):
-                found = self._near.recv()
-        if found is None:
+        try:
+            found = self._near.recv() if self._near.poll(timeout_s) else None
+        except (EOFError, OSError):
             raise DeviceError(
-                f"the draft's process gave no answer within {timeout_s:g} s; see what it said above"
-            )
+                "the draft's process ended early; what it wrote to stderr says why"
+            ) from None
+        if found is None:
+            raise DeviceError(f"the draft's process gave no answer within {timeout_s:g} s")
         if isinstance(found, str) and found != READY:
             raise DeviceError(f"the draft's process: {found}")
         return found

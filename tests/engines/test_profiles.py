@@ -74,7 +74,8 @@ def test_every_call_that_the_limits_allow_has_a_profile(
         assert profiles["prompt"].holds(batch=1, tokens=tokens, logits=1, length=rows)
         assert profiles["prompt"].holds(batch=1, tokens=tokens, logits=tokens, length=rows)
     for width in range(1, max_branches + 1) if role == "draft" and num_draft else ():
-        assert profiles["branch"].holds(batch=1, tokens=width, logits=width, length=rows)
+        for batch in (1, max_batch):
+            assert profiles["branch"].holds(batch=batch, tokens=width, logits=width, length=rows)
 
 
 @given(**limits)

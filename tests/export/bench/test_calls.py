@@ -34,7 +34,7 @@ def test_each_kind_of_call_has_the_size_that_decoding_uses() -> None:
         (TARGET, "verify"): (2, 5, 5),
         (TARGET, "prompt"): (1, 64, 1),
         (DRAFT, "root"): (2, 1, 1),
-        (DRAFT, "branch"): (1, 6, 6),
+        (DRAFT, "branch"): (2, 6, 6),
         (DRAFT, "prompt"): (1, 64, 1),
     }
     assert {timed.kind: timed.tokens for timed in target} == {
