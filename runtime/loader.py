@@ -117,7 +117,7 @@ class LoadedPair:
         )
 
     def _probe(self, memo: Memo, num_draft: int) -> Invariance:
-        """The probe's answer, remembered for this build, machine, runtime and thread count."""
+        """The probe's answer, remembered for this build, machine, runtime, threads and batch."""
         key = ":".join(
             (
                 "invariance",
