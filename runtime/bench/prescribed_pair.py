@@ -41,7 +41,7 @@ class PrescribedPair:
         num_branches: int,
         verify_s: float = 0.0,
     ) -> None:
-        """A verification sleeps ``verify_s`` seconds, a call of the draft takes none."""
+        """A call of the target sleeps ``verify_s`` seconds, one of the draft none."""
         limits = Limits(MAX_LEN, batch, num_draft, num_branches)
         random = np.random.default_rng(20260303)
         order = random.permutation(DRAFT_VOCAB)  # the draft's ids by rank

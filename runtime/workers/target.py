@@ -133,7 +133,7 @@ class TargetWorker:
     ) -> None:
         count = len(cells)
         num_drafts = cells[:, mail.COUNT] * mine
-        width = max(self.min_tokens, 1 + int(num_drafts.max()))
+        width = max(self.min_tokens, 1 + max(num_drafts.tolist()))
         starts = self.lengths[:count] - 1
         self.session.bind_rows(self.layout.rows_for(int(starts.max()) + width))
         step = self._step = self.session.prepare(CallShape(0, count, width, width))
