@@ -27,6 +27,7 @@ class ReferenceLauncher:
         inputs: Sequence[DeviceTensor],
         outputs: Sequence[DeviceTensor],
         stream: int,
+        workspace: int = 0,  # noqa: ARG002 - numpy has memory of its own
     ) -> None:
         from polygraphy.cuda import wrapper
 

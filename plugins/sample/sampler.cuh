@@ -1,0 +1,239 @@
+// Drafting a token with a temperature, as plugins/sample/sampled.py means it: one launch for all rows
+// of a batch of draft logits.
+//
+// A row is read by S blocks. Each makes a list of its best ids; the last to finish joins the lists,
+// settles the ids whose fate was open (plugins/law/cut.cuh), and writes what the row yields.
+
+#pragma once
+
+#include "plugins/sample/yield.cuh"
+
+namespace ssd {
+
+// Whether the first pass has found a row's cut; a row that does not truncate needs none.
+template <class T>
+SSD_DEVICE Status scanned_status(const SampleArgs& args, const Row<T>& row, int number) {
+    if (!row.truncates()) return Status::kDone;
+    if (args.scan.brackets == nullptr) return Status::kUnscanned;
+    return args.scan.brackets[number].is_damaged ? Status::kDamaged : Status::kDone;
+}
+
+template <class T>
+SSD_DEVICE Bracket bracket_of_row(const SampleArgs& args, const Row<T>& row, int number) {
+    Bracket bracket = {};
+    if (row.truncates()) bracket = args.scan.brackets[number];
+    return bracket;
+}
+
+template <class T, class Ctx>
+SSD_CALLED u64 cut_of_row(Ctx& ctx, const SampleArgs& args, int number) {
+    const Row<T> row = row_at<T>(args.scan.rows, args.scan.law, number);
+    const Bracket bracket = args.scan.brackets[number];
+    return settle_cut(ctx, row, bracket, open_ids(scanned_of(args.scan), number, bracket));
+}
+
+SSD_CALLED u32 noise_bits(u64 seed, u64 position, int id) {
+    const PhiloxBlock block = philox(seed, position, Purpose::kToken, u64(id / kIdsPerBlock));
+    return bits_of(block, id % kIdsPerBlock);
+}
+
+// What the ids of a row are ranked by.
+struct Scorer {
+    const i32* ids_map;
+    bool is_perturbed;  // by noise: under the coupled rule, at a temperature
+    float scale;        // of the noise
+    u64 seed, position;
+
+    SSD_DEVICE int target(int id) const { return ids_map ? ids_map[id] : id; }
+
+    SSD_DEVICE u64 key(bool is_kept, float logit, int id) const {
+        const bool has_noise = is_kept && is_perturbed;
+        const float noise = has_noise ? gumbel_of(seed, position, target(id)) : 0;
+        return list_key(is_kept, has_noise ? logit + scale * noise : logit, id);
+    }
+
+    // Keys between which that of an id lies. (Products and sums round monotonously.)
+    SSD_DEVICE u64 best_key(bool is_kept, float logit, int id) const {
+        const bool has_noise = is_kept && is_perturbed;
+        return list_key(is_kept, has_noise ? logit + scale * kLargestGumbel : logit, id);
+    }
+    SSD_DEVICE u64 worst_key(bool is_kept, float logit, int id) const {
+        const bool has_noise = is_kept && is_perturbed;
+        return list_key(is_kept, has_noise ? logit + scale * kLeastGumbel : logit, id);
+    }
+
+    // Adds their noise to the values of the ids first .. first + 7 whose bit is set. Returns the bits
+    // of those whose key may lie below `bound`; the others are left without noise, which costs far
+    // more than all else: 26 instructions an id for its bits, and 55 for its two logarithms.
+    SSD_DEVICE u32 perturb(int first, u32 offered, u64 bound, float* values) const {
+        float largest = -infinity();
+        SSD_UNROLL
+        for (int i = 0; i < kGroup; ++i) {
+            if (!(offered >> i & 1u)) continue;
+            if (best_key(true, values[i], first + i) >= bound) offered &= ~(1u << i);
+            else if (values[i] > largest) largest = values[i];
+        }
+        if (offered == 0) return 0;
+        const float farthest = is_kept(bound) ? reach(largest, value_of(bound)) : 1;
+        PhiloxBlock block = {};
+        if (!ids_map) block = philox(seed, position, Purpose::kToken, u64(first / kIdsPerBlock));
+        SSD_UNROLL
+        for (int i = 0; i < kGroup; ++i) {
+            if (!(offered >> i & 1u)) continue;
+            const u32 bits = ids_map ? noise_bits(seed, position, ids_map[first + i])
+                                     : bits_of(block, i);
+            if (1.0f - uniform24(bits) > farthest)
+                offered &= ~(1u << i);
+            else
+                values[i] = values[i] + scale * gumbel_of_bits(bits);
+        }
+        return offered;
+    }
+
+   private:
+    // The largest 1 - u with which a logit may reach the value `bar`, and a little more: the noise is
+    // at least t only where 1 - u <= 1 - exp(-exp(-t)) < exp(-t).
+    SSD_DEVICE float reach(float logit, float bar) const {
+        const float rounding = 1e-6f * (fabsf(bar) + fabsf(logit));
+        return 1.01f * exp_f32((logit - bar + rounding) / scale);
+    }
+};
+
+template <class T>
+SSD_DEVICE Scorer scorer_of(const SampleArgs& args, const Row<T>& row, int number) {
+    constexpr float kMaxScale = 1e30f;  // beyond this temperature the law is uniform to float32
+    const bool is_perturbed = args.max_support == 0 && !row.is_greedy();
+    if (!is_perturbed) return {args.ids_map, false, 0, 0, 0};
+    const float scale = row.temperature < kMaxScale ? row.temperature : kMaxScale;
+    return {args.ids_map, true, scale, args.scan.law.seed[row.sequence], u64(args.positions[number])};
+}
+
+// The best ids of a slice. Those whose fate is open are collected instead, or, where they are too
+// many for that, settled by `cut`.
+template <class T, class Ctx>
+SSD_DEVICE void rank_slice(Ctx& ctx, const SampleArgs& args, const Row<T>& row, int number,
+                           Range slice, u64 cut, TopList<Ctx>& list) {
+    const Bracket bracket = bracket_of_row(args, row, number);
+    const OpenIds open = open_ids(scanned_of(args.scan), number, bracket);
+    const Cutter cutter = cutter_of(row, &bracket);
+    const Scorer scorer = scorer_of(args, row, number);
+
+    auto& edits = ctx.template shared<EditMap>();
+    row.mark_edits(ctx, edits, slice);
+    const int tile = kGroup * ctx.num_threads();
+    for (int begin = slice.begin; begin < slice.end; begin += tile) {
+        const int first = begin + kGroup * ctx.thread_index();
+        float values[kGroup] = {};
+        u32 offered = 0, kept = 0;  // a bit for each of the eight ids
+        if (first < slice.end) row.load_group(edits, slice, first, values);
+        SSD_UNROLL
+        for (int i = 0; i < kGroup; ++i) {
+            if (first + i >= slice.end) continue;
+            const Fate fate = cutter.fate_of(values[i]);
+            if (fate == Fate::kOpen && open.is_collected) {
+                open.collect(ctx, values[i], first + i);
+                continue;
+            }
+            const bool stays = fate == Fate::kOpen ? rank_of(values[i], first + i) <= cut
+                                                   : fate == Fate::kStays || values[i] != values[i];
+            offered |= 1u << i;
+            kept |= u32(stays) << i;
+        }
+        if (begin == slice.begin) {
+            u64 promised = kNoKey;
+            SSD_UNROLL
+            for (int i = 0; i < kGroup; ++i) {
+                if (!(offered >> i & 1u)) continue;
+                const u64 key = scorer.worst_key(kept >> i & 1u, values[i], first + i);
+                promised = key < promised ? key : promised;
+            }
+            list.promise(promised);
+        }
+        if (scorer.is_perturbed) {
+            u32 noisy = offered & kept;
+            SSD_UNROLL
+            for (int i = 0; i < kGroup; ++i)
+                if (values[i] != values[i]) noisy &= ~(1u << i);  // goes onto the list as it is
+            offered = (offered & ~noisy) | scorer.perturb(first, noisy, list.bound(), values);
+        }
+        list.offer(offered, [&](int i) { return list_key(kept >> i & 1u, values[i], first + i); });
+        if (begin == slice.begin) list.settle();  // for a closer bound
+    }
+}
+
+// Joins the lists of a row's slices and the `num_open` ids that were open; returns how many are on
+// `list`.
+template <class Ctx>
+SSD_DEVICE int join(Ctx& ctx, const SampleArgs& args, const Scorer& scorer, int number,
+                    int num_open, u64 cut, TopList<Ctx>& list) {
+    const int num_listed = args.scan.num_slices * args.list_size;
+    const int count = num_listed + num_open;
+    const u64* const lists = args.lists + i64(number) * num_listed;
+    const u64* const open = args.scan.open_ranks + i64(number) * kMaxCollected;
+    auto at = [&](int begin, int i) {
+        return begin + i * ctx.num_threads() + ctx.thread_index();
+    };
+    for (int begin = 0; begin < count; begin += kOfferedAtOnce * ctx.num_threads()) {
+        u32 offered = 0;
+        for (int i = 0; i < kOfferedAtOnce; ++i) offered |= u32(at(begin, i) < count) << i;
+        list.offer(offered, [&](int i) {
+            const int place = at(begin, i);
+            if (place < num_listed) return lists[place];
+            const u64 rank = open[place - num_listed];
+            return scorer.key(rank <= cut, logit_of_rank(rank), id_of_rank(rank));
+        });
+    }
+    return list.settle();
+}
+
+// What a row yields, for the last of its blocks. It reads no logits, so their type does not matter.
+template <class Ctx>
+SSD_CALLED void finish_row(Ctx& ctx, const SampleArgs& args, int number, int num_open, u64 cut) {
+    const auto row = row_at<float>(args.scan.rows, args.scan.law, number);
+    TopList<Ctx> list(ctx, args.list_size);
+    Status status = scanned_status(args, row, number);
+    int count = 0;
+    if (status == Status::kDone) {
+        count = join(ctx, args, scorer_of(args, row, number), number, num_open, cut, list);
+        const float best = count > 0 ? value_of(list[0]) : -infinity();
+        if (!(fabsf(best) < infinity())) status = Status::kDamaged;
+    }
+    if (status != Status::kDone) count = 0;
+    if (ctx.thread_index() == 0) args.status[number] = i32(status);
+    write_candidates(ctx, args, number, list, count);
+    if (args.max_support > 0) {
+        // The law's passes make no cut among weights below 2**-64 of the largest.
+        const int most = row.top_k > 0 && row.top_k < count ? row.top_k : count;
+        draw(ctx, args, number, row.sequence, row.temperature, list, most);
+    } else if (ctx.thread_index() == 0) {
+        // An id outside the vocabulary would reach the next call before a host has seen the status.
+        args.sample[number] = count > 0 ? target_at(args, list, 0) : 0;
+    }
+}
+
+template <class T, class Ctx>
+SSD_DEVICE void sample(Ctx& ctx, const SampleArgs& args) {
+    const int number = ctx.block_index() / args.scan.num_slices;
+    const int part = ctx.block_index() % args.scan.num_slices;
+    const Row<T> row = row_at<T>(args.scan.rows, args.scan.law, number);
+    const bool is_law = scanned_status(args, row, number) == Status::kDone;
+    const u32 num_open = is_law ? bracket_of_row(args, row, number).num_between : 0;
+    const bool is_collected = num_open <= u32(kMaxCollected);
+    // Too many open ids to collect, equal logits as a rule: each block settles them for itself, which
+    // takes as long as one would need alone.
+    u64 cut = is_collected ? kKeepsAll : cut_of_row<T>(ctx, args, number);
+
+    TopList<Ctx> list(ctx, args.list_size);
+    const Range slice = slice_of(ctx, row.vocab_size, part, args.scan.num_slices);
+    if (is_law) rank_slice(ctx, args, row, number, slice, cut, list);
+    const int count = list.settle();
+    u64* const own = args.lists + (i64(number) * args.scan.num_slices + part) * args.list_size;
+    for (int i = ctx.thread_index(); i < args.list_size; i += ctx.num_threads())
+        own[i] = i < count ? list[i] : kNoKey;
+    if (!ctx.arrive_last(args.scan.tickets + number, args.scan.num_slices)) return;
+    const bool has_open = is_collected && num_open > 0;
+    if (has_open) cut = cut_of_row<T>(ctx, args, number);
+    finish_row(ctx, args, number, has_open ? int(num_open) : 0, cut);
+}
+
+}  // namespace ssd
