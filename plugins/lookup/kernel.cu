@@ -18,9 +18,11 @@ struct LookupArgs {
     const i64* cache_bonus;
     const i64* cache_tokens;
     const i64* generation;
+    const i64* limit;
     i64* round;
     u8* active;
     i64* length;
+    i64* kind;
     i64* verify_tokens;
     i64* verify_positions;
     i64* verify_write_at;
@@ -30,16 +32,18 @@ struct LookupArgs {
     i64* root_write_at;
     i32* winner;
     i64* commit_at;
-    i32* num_emitted;
-    i64* emitted;
+    i64* outcome;
     i32 num_rows;
     i32 num_branches;
     i32 max_draft;
-    i32 max_len;
     i32 draft_vocab;
     i32 target_scratch;
     i32 draft_scratch;
 };
+
+// As `Kind` and the columns of `outcome` in plugins/lookup/reference.py.
+constexpr i64 kNone = 0, kHit = 1, kSkip = 4;
+constexpr i32 kGeneration = 0, kKind = 1, kCount = 2, kAccepted = 3, kEmitted = 4;
 
 // The last branch prepared for the row's outcome, or -1. The same in every thread.
 template <class Ctx>
@@ -60,14 +64,17 @@ template <class Ctx>
 SSD_DEVICE void lookup_row(Ctx& ctx, const LookupArgs& args, i32 row) {
     const i32 width = args.max_draft + 1;
     i64* const verify_tokens = args.verify_tokens + i64(row) * width;
+    i64* const message = args.outcome + i64(row) * (kEmitted + width);
     const bool was_active = args.active[row];
     const i32 branch = find_branch(ctx, args, row);
     const i32 num_emitted = was_active ? i32(args.accepted[row]) + 1 : 0;
     const i64 text = args.length[row] + num_emitted;
-    const bool is_active = was_active && text < args.max_len;
+    const i64 room = args.limit[row] - text - 1;  // for drafts; each emits one token more
+    const bool is_active = was_active && room >= 0;
     const bool is_hit = is_active && branch >= 0;
-    const i32 depth = is_hit ? args.cache_depth[row] : 0;
-    const i64 start = is_active ? text - 1 : 0;  // of a dummy's only token
+    const i32 prepared = is_hit ? args.cache_depth[row] : 0;
+    const i32 depth = prepared < room ? prepared : is_hit ? i32(room) : 0;
+    const i64 start = is_active == was_active ? text - 1 : 0;
     const i64* const drafted =
         args.cache_tokens + (i64(row) * args.num_branches + (is_hit ? branch : 0)) * args.max_draft;
 
@@ -81,7 +88,7 @@ SSD_DEVICE void lookup_row(Ctx& ctx, const LookupArgs& args, i32 row) {
         i64 token = 0;
         if (i + 1 < num_emitted) token = verify_tokens[i + 1];
         if (i + 1 == num_emitted) token = args.bonus[row];
-        args.emitted[i64(row) * width + i] = token;
+        message[kEmitted + i] = token;
     }
     ctx.sync();  // everything that is overwritten below has been read
     for (i32 i = ctx.thread_index(); i < width; i += ctx.num_threads()) {
@@ -90,15 +97,19 @@ SSD_DEVICE void lookup_row(Ctx& ctx, const LookupArgs& args, i32 row) {
     }
     if (ctx.thread_index() != 0) return;
 
+    message[kGeneration] = args.generation[row];
+    message[kKind] = was_active ? args.kind[row] : kSkip;
+    message[kCount] = was_active ? args.num_draft[row] : 0;
+    message[kAccepted] = was_active ? num_emitted - 1 : 0;
     const i64 last = next_token(depth);
     args.verify_write_at[row] = args.target_scratch + start;
+    args.kind[row] = is_hit ? kHit : kNone;
     args.num_draft[row] = depth;
     args.root_tokens[row] = last < args.draft_vocab ? last : 0;
     args.root_positions[row] = start + depth;
     args.root_write_at[row] = args.draft_scratch + start + depth;
-    args.winner[row] = is_hit ? branch : -1;
+    args.winner[row] = depth > 0 ? branch : -1;
     args.commit_at[row] = args.draft_scratch + start;
-    args.num_emitted[row] = num_emitted;
     args.length[row] = start + 1;
     args.active[row] = is_active;
     args.round[row] += 1;

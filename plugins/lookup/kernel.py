@@ -11,22 +11,26 @@ import numpy as np
 
 from plugins.cuda.args import Args, Array, Number
 from plugins.cuda.kernel import Case, Kernel, Trial
-from plugins.lookup.reference import OUTPUTS, Sizes, lookup, shapes
+from plugins.lookup.reference import OUTPUTS, Kind, Sizes, lookup, shapes
 
 ENTRY = "ssd_lookup"
 NUM_THREADS = 64
 
-_ANY_SIZES = Sizes(1, 1, 1, 1, 0, 0)
+_ANY_SIZES = Sizes(1, 1, 1, 0, 0)
 ARGS = Args(
     *(Array(name, (dtype,), name in OUTPUTS) for name, (dtype, _) in shapes(1, _ANY_SIZES).items()),
     Number("num_rows"),
     Number("num_branches"),
     Number("max_draft"),
-    Number("max_len"),
     Number("draft_vocab"),
     Number("target_scratch"),
     Number("draft_scratch"),
 )
+
+_READ_AND_WRITTEN = {
+    *("cache_branches", "round", "active", "length", "kind"),
+    *("verify_tokens", "num_draft"),
+}
 
 
 def values(arrays: Mapping[str, Any], num_rows: int, sizes: Sizes) -> dict[str, Any]:
@@ -43,8 +47,7 @@ def num_bytes(num_rows: int, sizes: Sizes) -> int:
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize
         if name == "cache_tokens":
             size //= sizes.num_branches
-        is_both = name in ("cache_branches", "round", "active", "length", "verify_tokens")
-        total += 2 * size if is_both else size
+        total += 2 * size if name in _READ_AND_WRITTEN else size
     return total
 
 
@@ -52,7 +55,7 @@ def random_arrays(
     rng: np.random.Generator, num_rows: int, sizes: Sizes, hit_rate: float = 0.7
 ) -> dict[str, np.ndarray[Any, Any]]:
     """Arrays as a round could leave them; about `hit_rate` of the fresh rows hit, some rows are
-    dummies, at their end, or hold a stale cache."""
+    dummies, near their limit or at it, or hold a stale cache."""
     arrays = {
         name: rng.integers(0, 9, shape).astype(dtype)
         for name, (dtype, shape) in shapes(num_rows, sizes).items()
@@ -60,9 +63,15 @@ def random_arrays(
     branches, depth = sizes.num_branches, sizes.num_draft
     arrays["active"][:] = rng.random(num_rows) < 0.9
     arrays["num_draft"][:] = rng.integers(0, depth + 1, num_rows)
+    arrays["kind"][:] = np.where(arrays["num_draft"] > 0, Kind.HIT, rng.integers(0, 2, num_rows))
     arrays["accepted"][:] = rng.integers(0, arrays["num_draft"] + 1)
     arrays["bonus"][:] = rng.integers(0, sizes.draft_vocab + 3, num_rows)
-    arrays["length"][:] = rng.integers(1, max(2, sizes.max_len), num_rows)
+    arrays["length"][:] = rng.integers(1, 40, num_rows)
+    longest = arrays["length"] + arrays["num_draft"] + 1  # that this round can make of a text
+    arrays["limit"][:] = longest + rng.integers(0, depth + 2, num_rows)
+    at_limit = rng.random(num_rows) < 0.2
+    arrays["limit"][at_limit] = longest[at_limit]
+    arrays["accepted"][at_limit] = arrays["num_draft"][at_limit]
     arrays["cache_branches"][:] = rng.integers(0, branches + 1, num_rows)
     arrays["cache_depth"][:] = rng.integers(0, depth + 1, num_rows)
     arrays["cache_accepted"][:] = rng.integers(0, depth + 1, (num_rows, branches))
@@ -97,7 +106,7 @@ def _in_torch(arrays: Mapping[str, Any]) -> object:
 
 
 def _trial(num_rows: int, num_branches: int, num_draft: int) -> Trial:
-    sizes = Sizes(num_branches, num_draft, 4096, 128256, 0, num_branches * num_draft)
+    sizes = Sizes(num_branches, num_draft, 128256, 0, num_branches * num_draft)
     return Trial(
         label=f"B={num_rows} W={num_branches} K={num_draft}",
         entry=ENTRY,

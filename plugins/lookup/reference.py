@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,23 @@ from engines.errors import UsageError
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
+
+class Kind(IntEnum):
+    """What a row brings into a round; SKIP: it is not verified."""
+
+    NONE = 0
+    HIT = 1
+    SKIP = 4
+
+
+GENERATION, KIND, COUNT, ACCEPTED, EMITTED = range(5)
+"""Columns of `outcome`; from EMITTED on it holds the new tokens."""
+
 OUTPUTS = (
-    *("cache_branches", "round", "active", "length"),
+    *("cache_branches", "round", "active", "length", "kind"),
     *("verify_tokens", "verify_positions", "verify_write_at", "num_draft"),
     *("root_tokens", "root_positions", "root_write_at"),
-    *("winner", "commit_at", "num_emitted", "emitted"),
+    *("winner", "commit_at", "outcome"),
 )
 """The arrays that a lookup writes; all of each."""
 
@@ -28,7 +41,6 @@ class Sizes:
 
     num_branches    W, also the stride of the draft's scratch rows
     num_draft       K
-    max_len         a text of so many tokens is at its end
     draft_vocab     ids that the draft has embeddings of
     target_scratch, draft_scratch
                     rows of a slot's cache before position 0 of the text
@@ -36,7 +48,6 @@ class Sizes:
 
     num_branches: int
     num_draft: int
-    max_len: int
     draft_vocab: int
     target_scratch: int
     draft_scratch: int
@@ -56,9 +67,11 @@ def shapes(num_rows: int, sizes: Sizes) -> dict[str, tuple[str, tuple[int, ...]]
         "cache_bonus": ("int64", (branches,)),
         "cache_tokens": ("int64", (branches, depth)),
         "generation": ("int64", ()),
+        "limit": ("int64", ()),
         "round": ("int64", ()),
         "active": ("bool", ()),
         "length": ("int64", ()),
+        "kind": ("int64", ()),
         "verify_tokens": ("int64", (width,)),
         "verify_positions": ("int64", (width,)),
         "verify_write_at": ("int64", ()),
@@ -68,8 +81,7 @@ def shapes(num_rows: int, sizes: Sizes) -> dict[str, tuple[str, tuple[int, ...]]
         "root_write_at": ("int64", ()),
         "winner": ("int32", ()),
         "commit_at": ("int64", ()),
-        "num_emitted": ("int32", ()),
-        "emitted": ("int64", (width,)),
+        "outcome": ("int64", (EMITTED + width,)),
     }
     return {name: (dtype, (num_rows, *shape)) for name, (dtype, shape) in row.items()}
 
@@ -90,27 +102,36 @@ def lookup(arrays: Arrays, sizes: Sizes) -> dict[str, npt.NDArray[Any]]:
 
 
 def _lookup_row(row: int, before: Arrays, after: Arrays, sizes: Sizes) -> None:
-    accepted, bonus = int(before["accepted"][row]), int(before["bonus"][row])
-    is_active = bool(before["active"][row])
+    bonus = int(before["bonus"][row])
+    is_active, length = bool(before["active"][row]), int(before["length"][row])
     after["round"][row] += 1
-    emitted: list[int] = []
-    length, drafted, winner, next_token = 1, [], -1, 0  # a dummy
+    after["outcome"][row] = 0
+    after["outcome"][row, GENERATION] = before["generation"][row]
+    after["outcome"][row, KIND] = Kind.SKIP
+    next_token, kind, branch, drafted = 0, Kind.NONE, -1, []  # a dummy
     if is_active:
+        accepted = int(before["accepted"][row])
         branch = _find(row, before, accepted, bonus)
         after["cache_branches"][row] = 0
         emitted = [*before["verify_tokens"][row, 1 : 1 + accepted].tolist(), bonus]
-        text = int(before["length"][row]) + len(emitted)
-        is_active = text < sizes.max_len
-        if is_active:
-            length, next_token, winner = text, bonus, branch
-        if is_active and branch >= 0:
-            depth = before["cache_depth"][row]
-            drafted = before["cache_tokens"][row, branch, :depth].tolist()
+        head = (before["kind"][row], before["num_draft"][row], accepted)
+        after["outcome"][row, KIND:EMITTED] = head
+        after["outcome"][row, EMITTED:] = _padded(emitted, sizes)
+        length += len(emitted)
+        room = int(before["limit"][row]) - length - 1
+        is_active = room >= 0
+        if not is_active:
+            length = 1
+        else:
+            next_token = bonus
+            if branch >= 0:
+                kind = Kind.HIT
+                depth = min(int(before["cache_depth"][row]), room)
+                drafted = before["cache_tokens"][row, branch, :depth].tolist()
 
     after["active"][row] = is_active
     after["length"][row] = length
-    after["num_emitted"][row] = len(emitted)
-    after["emitted"][row] = _padded(emitted, sizes)
+    after["kind"][row] = kind
 
     start = length - 1  # the position of the first token that the target has not seen
     after["verify_tokens"][row] = _padded([next_token, *drafted], sizes)
@@ -122,7 +143,7 @@ def _lookup_row(row: int, before: Arrays, after: Arrays, sizes: Sizes) -> None:
     after["root_tokens"][row] = last if last < sizes.draft_vocab else 0
     after["root_positions"][row] = start + len(drafted)
     after["root_write_at"][row] = sizes.draft_scratch + start + len(drafted)
-    after["winner"][row] = winner
+    after["winner"][row] = branch if drafted else -1
     after["commit_at"][row] = sizes.draft_scratch + start
 
 
