@@ -30,7 +30,7 @@ Arrays, B rows, W branches of up to K tokens. Row i of the batch is slot i.
       verify_tokens     int64 [B, T]     holds this round's (x0, x1 .. xm) before
       verify_positions  int64 [B, T]
       verify_write_at   int64 [B]        first cache row
-      num_draft         int64 [B]        m: 0 after a miss, else cut to what the limit leaves room for
+      num_draft         int64 [B]        m: 0 after a miss, else cut to the room that is left
     the next root pass: the one token that the draft's cache lacks, xm after a hit, else t*
       root_tokens       int64 [B, 1]     0 for an id that the draft has no embedding of
       root_positions    int64 [B, 1]

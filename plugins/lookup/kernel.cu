@@ -69,12 +69,13 @@ SSD_DEVICE void lookup_row(Ctx& ctx, const LookupArgs& args, i32 row) {
     const i32 branch = find_branch(ctx, args, row);
     const i32 num_emitted = was_active ? i32(args.accepted[row]) + 1 : 0;
     const i64 text = args.length[row] + num_emitted;
-    const i64 room = args.limit[row] - text - 1;  // for drafts; each emits one token more
+    const i64 room = args.limit[row] - text - 1;  // for drafts: the bonus token takes a place too
     const bool is_active = was_active && room >= 0;
     const bool is_hit = is_active && branch >= 0;
-    const i32 prepared = is_hit ? args.cache_depth[row] : 0;
-    const i32 depth = prepared < room ? prepared : is_hit ? i32(room) : 0;
-    const i64 start = is_active == was_active ? text - 1 : 0;
+    i32 depth = is_hit ? args.cache_depth[row] : 0;
+    if (is_hit && room < depth) depth = i32(room);
+    const bool has_ended = was_active && !is_active;
+    const i64 start = has_ended ? 0 : text - 1;
     const i64* const drafted =
         args.cache_tokens + (i64(row) * args.num_branches + (is_hit ? branch : 0)) * args.max_draft;
 

@@ -81,6 +81,7 @@ def random_arrays(
         arrays[f"cache_{name}"][:] = arrays[name] - is_stale
     for row in np.flatnonzero(rng.random(num_rows) < hit_rate):
         branch = rng.integers(0, branches)
+        arrays["cache_branches"][row] = max(arrays["cache_branches"][row], branch + 1)
         arrays["cache_accepted"][row, branch] = arrays["accepted"][row]
         arrays["cache_bonus"][row, branch] = arrays["bonus"][row]
     return arrays
