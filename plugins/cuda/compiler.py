@@ -43,6 +43,7 @@ def compile_kernel(
         capability: of the GPU, as in ``9.0``.
         compiler: ``nvrtc``, from the extra cuda, or ``nvcc``, from a CUDA toolkit.
         is_draft: hardly optimise, to see in a fraction of the time whether a source compiles.
+            Not in a process that builds kernels to run: after a draft NVRTC 13.5 optimises worse.
 
     Raises UsageError on a capability of another form, MissingDependencyError without the
     compiler, BackendError where it refuses the source or does not know the capability.

@@ -18,7 +18,7 @@ from plugins.sample.sampled import MAX_CANDIDATES, MAX_SUPPORT, IdsMap, Reshapin
 IntArray = npt.NDArray[np.int64]
 Shapes = dict[str, tuple[tuple[int, ...], str]]
 
-BRACKETS, SAMPLE = "ssd_sample_brackets", "ssd_sample"
+SCAN, SAMPLE = "ssd_sample_scan", "ssd_sample"
 BEST, TAKE = "ssd_sample_best", "ssd_sample_take"
 NUM_THREADS = 128
 

@@ -32,9 +32,16 @@ SSD_CALLED u64 cut_of_row(Ctx& ctx, const SampleArgs& args, int number) {
     return settle_cut(ctx, row, bracket, open_ids(scanned_of(args.scan), number, bracket));
 }
 
-SSD_CALLED u32 noise_bits(u64 seed, u64 position, int id) {
-    const PhiloxBlock block = philox(seed, position, Purpose::kToken, u64(id / kIdsPerBlock));
-    return bits_of(block, id % kIdsPerBlock);
+// The bits of eight target ids, as if they shared a block; of those in `wanted`.
+SSD_CALLED PhiloxBlock mapped_bits(u64 seed, u64 position, const i32* ids, u32 wanted) {
+    PhiloxBlock mapped = {};
+    for (int i = 0; i < kGroup; ++i) {
+        if (!(wanted >> i & 1u)) continue;
+        const PhiloxBlock block =
+            philox(seed, position, Purpose::kToken, u64(ids[i] / kIdsPerBlock));
+        mapped.words[i / 2] |= u64(bits_of(block, ids[i] % kIdsPerBlock)) << (i % 2 * 32);
+    }
+    return mapped;
 }
 
 // What the ids of a row are ranked by.
@@ -75,13 +82,15 @@ struct Scorer {
         }
         if (offered == 0) return 0;
         const float farthest = is_kept(bound) ? reach(largest, value_of(bound)) : 1;
-        PhiloxBlock block = {};
-        if (!ids_map) block = philox(seed, position, Purpose::kToken, u64(first / kIdsPerBlock));
+        PhiloxBlock block;
+        if (ids_map)
+            block = mapped_bits(seed, position, ids_map + first, offered);
+        else
+            block = philox(seed, position, Purpose::kToken, u64(first / kIdsPerBlock));
         SSD_UNROLL
         for (int i = 0; i < kGroup; ++i) {
             if (!(offered >> i & 1u)) continue;
-            const u32 bits = ids_map ? noise_bits(seed, position, ids_map[first + i])
-                                     : bits_of(block, i);
+            const u32 bits = bits_of(block, i);
             if (1.0f - uniform24(bits) > farthest)
                 offered &= ~(1u << i);
             else
@@ -108,15 +117,15 @@ SSD_DEVICE Scorer scorer_of(const SampleArgs& args, const Row<T>& row, int numbe
     return {args.ids_map, true, scale, args.scan.law.seed[row.sequence], u64(args.positions[number])};
 }
 
-// The best ids of a slice. Those whose fate is open are collected instead, or, where they are too
-// many for that, settled by `cut`.
+// The best ids of a slice. Those whose fate is open are collected instead, unless their cut is known.
 template <class T, class Ctx>
 SSD_DEVICE void rank_slice(Ctx& ctx, const SampleArgs& args, const Row<T>& row, int number,
-                           Range slice, u64 cut, TopList<Ctx>& list) {
+                           Range slice, TopList<Ctx>& list) {
     const Bracket bracket = bracket_of_row(args, row, number);
     const OpenIds open = open_ids(scanned_of(args.scan), number, bracket);
     const Cutter cutter = cutter_of(row, &bracket);
     const Scorer scorer = scorer_of(args, row, number);
+    const u64 cut = open.is_collected ? kKeepsAll : args.scan.cuts[number];
 
     auto& edits = ctx.template shared<EditMap>();
     row.mark_edits(ctx, edits, slice);
@@ -156,8 +165,9 @@ SSD_DEVICE void rank_slice(Ctx& ctx, const SampleArgs& args, const Row<T>& row, 
                 if (values[i] != values[i]) noisy &= ~(1u << i);  // goes onto the list as it is
             offered = (offered & ~noisy) | scorer.perturb(first, noisy, list.bound(), values);
         }
-        list.offer(offered, [&](int i) { return list_key(kept >> i & 1u, values[i], first + i); });
-        if (begin == slice.begin) list.settle();  // for a closer bound
+        list.offer(
+            offered, [&](int i) { return list_key(kept >> i & 1u, values[i], first + i); },
+            begin == slice.begin);
     }
 }
 
@@ -211,29 +221,38 @@ SSD_CALLED void finish_row(Ctx& ctx, const SampleArgs& args, int number, int num
     }
 }
 
+// The law's first pass. Of a row with more open ids than the second pass collects (equal logits, as a
+// rule) it settles the cut at once.
+template <class T, class Ctx>
+SSD_DEVICE void scan(Ctx& ctx, const SampleArgs& args) {
+    find_brackets<T>(ctx, args.scan);
+    const int number = ctx.block_index() / args.scan.num_slices;
+    if (!row_at<T>(args.scan.rows, args.scan.law, number).truncates()) return;
+    if (!ctx.arrive_last(args.scan.tickets + number, args.scan.num_slices)) return;
+    if (args.scan.brackets[number].num_between <= u32(kMaxCollected)) return;
+    const u64 cut = cut_of_row<T>(ctx, args, number);
+    if (ctx.thread_index() == 0) args.scan.cuts[number] = cut;
+}
+
 template <class T, class Ctx>
 SSD_DEVICE void sample(Ctx& ctx, const SampleArgs& args) {
     const int number = ctx.block_index() / args.scan.num_slices;
     const int part = ctx.block_index() % args.scan.num_slices;
     const Row<T> row = row_at<T>(args.scan.rows, args.scan.law, number);
     const bool is_law = scanned_status(args, row, number) == Status::kDone;
-    const u32 num_open = is_law ? bracket_of_row(args, row, number).num_between : 0;
-    const bool is_collected = num_open <= u32(kMaxCollected);
-    // Too many open ids to collect, equal logits as a rule: each block settles them for itself, which
-    // takes as long as one would need alone.
-    u64 cut = is_collected ? kKeepsAll : cut_of_row<T>(ctx, args, number);
-
     TopList<Ctx> list(ctx, args.list_size);
-    const Range slice = slice_of(ctx, row.vocab_size, part, args.scan.num_slices);
-    if (is_law) rank_slice(ctx, args, row, number, slice, cut, list);
+    if (is_law)
+        rank_slice(ctx, args, row, number,
+                   slice_of(ctx, row.vocab_size, part, args.scan.num_slices), list);
     const int count = list.settle();
     u64* const own = args.lists + (i64(number) * args.scan.num_slices + part) * args.list_size;
     for (int i = ctx.thread_index(); i < args.list_size; i += ctx.num_threads())
         own[i] = i < count ? list[i] : kNoKey;
     if (!ctx.arrive_last(args.scan.tickets + number, args.scan.num_slices)) return;
-    const bool has_open = is_collected && num_open > 0;
-    if (has_open) cut = cut_of_row<T>(ctx, args, number);
-    finish_row(ctx, args, number, has_open ? int(num_open) : 0, cut);
+    const u32 num_open = is_law ? bracket_of_row(args, row, number).num_between : 0;
+    const bool has_collected = num_open > 0 && num_open <= u32(kMaxCollected);
+    const u64 cut = has_collected ? cut_of_row<T>(ctx, args, number) : kKeepsAll;
+    finish_row(ctx, args, number, has_collected ? int(num_open) : 0, cut);
 }
 
 }  // namespace ssd

@@ -76,9 +76,10 @@ class TopList {
         ctx_.sync();
     }
 
-    // Up to kOfferedAtOnce keys of this thread: key_of(i) for each bit i that is set.
+    // Up to kOfferedAtOnce keys of this thread: key_of(i) for each bit i that is set. `is_first` brings
+    // the bound up to them at once.
     template <class KeyOf>
-    SSD_DEVICE void offer(u32 offered, KeyOf key_of) {
+    SSD_DEVICE void offer(u32 offered, KeyOf key_of, bool is_first = false) {
         SSD_UNROLL
         for (int i = 0; i < kOfferedAtOnce; ++i) {
             if (!(offered >> i & 1u)) continue;
@@ -88,7 +89,7 @@ class TopList {
         ctx_.sync();
         const int count = memory_.count;
         ctx_.sync();  // all have read it before the next offers change it
-        if (count > kMany) settle();
+        if (is_first || count > kMany) settle();
     }
 
     // Sorts what was offered so far, and returns how many keys the list has.

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import builtins
 import inspect
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +18,9 @@ from plugins.cuda import compiler, registry
 from plugins.cuda.args import Args, Number
 from plugins.cuda.compiler import CAPABILITIES, NVCC, Nvrtc, compile_kernel
 from plugins.cuda.kernel import Kernel
+from plugins.cuda.report import EntryReport
 
+ROOT = Path(__file__).parents[3]
 SMALL = """
 struct SmallArgs { int unused; };
 extern "C" __global__ void small(const SmallArgs args) {}
@@ -35,6 +40,28 @@ def small(tmp_path: Path) -> Kernel:
 
 FULLY_COMPILED = CAPABILITIES if os.environ.get("HYPOTHESIS_PROFILE") == "deep" else ("9.0",)
 """The optimiser takes most of the time: all of it for all architectures is for the deep profile."""
+FULL_BUILD = """
+import json, sys
+from dataclasses import asdict
+from plugins.cuda import registry
+from plugins.cuda.compiler import compile_kernel
+image = compile_kernel(registry.kernel(sys.argv[1]), sys.argv[2])
+print(json.dumps([asdict(each) for each in image.entries]))
+"""
+
+
+def full_build(name: str, capability: str) -> list[EntryReport]:
+    """In a process of its own: after a draft NVRTC optimises worse as long as its process lives."""
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_BUILD, name, capability],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [EntryReport(**each) for each in json.loads(done.stdout)]
 
 
 @pytest.mark.cuda
@@ -46,15 +73,17 @@ def test_a_kernel_compiles_for_every_architecture(
     monkeypatch.setenv("SSD_TRT_CACHE", str(kernel_cache))
     kernel = registry.kernel(name)
     for capability in CAPABILITIES:
-        is_draft = capability not in FULLY_COMPILED
-        image = compile_kernel(kernel, capability, is_draft=is_draft)
-        assert image.cubin[:4] == b"\x7fELF"
-        reports = {each.name: each for each in image.entries}
-        assert set(kernel.entries) <= set(reports)
-        for each in reports.values():
+        if capability in FULLY_COMPILED:
+            entries = full_build(name, capability)
+            assert not [each.name for each in entries if each.spill_bytes], capability
+        else:
+            image = compile_kernel(kernel, capability, is_draft=True)
+            assert image.cubin[:4] == b"\x7fELF"
+            entries = list(image.entries)
+        assert set(kernel.entries) <= {each.name for each in entries}
+        for each in entries:
             assert 8 <= each.registers <= 255
             assert each.shared_bytes <= 48 * 1024
-            assert is_draft or each.spill_bytes == 0, f"{each.name} on {capability}"
 
 
 @pytest.mark.cuda
