@@ -19,7 +19,7 @@ from runtime.trace.timeline import Timeline, overlap
 if TYPE_CHECKING:
     from runtime.stats import Stats
 
-DRAFTING = ("prepare",)
+DRAFTING, VERIFYING = ("prepare",), ("verify",)
 BUDGET_SHARE = 0.03
 """Of a verification: what may lie between it and the next one where its outcome was a hit."""
 WARM_UP_TOKENS = 16
@@ -254,7 +254,7 @@ def figures_of(
     turns = turns_of(timeline, num_warm)
     start_s = verifies[num_warm].start_s
     kept = [span for span in timeline.spans if span.start_s >= start_s]
-    hidden = overlap(kept, of="draft", behind="target", labels=DRAFTING)
+    hidden = overlap(kept, of="draft", labels=DRAFTING, behind="target", behind_labels=VERIFYING)
     looked_up = sum(each.num_rounds_after_hit + each.num_rounds_after_miss for each in stats)
     num_rounds = sum(each.num_rounds for each in stats)
     decode_s = sum(each.decode_s for each in stats)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from engines.errors import UsageError
 from runtime.cli.report import settings_record
 from runtime.cli.trace import summarize
-from runtime.trace.chrome import write_trace
+from runtime.trace.chrome import require_writable, write_trace
 
 if TYPE_CHECKING:
     from runtime.llm import LLM
@@ -28,8 +28,10 @@ def add_trace_option(group: argparse._ArgumentGroup, what: str) -> None:
 
 def _writable(text: str) -> Path:
     path = Path(text)
-    if path.is_dir() or not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"{text!r} is no file in a folder that exists")
+    try:
+        require_writable(path, "the trace", "--trace")
+    except UsageError as error:  # argparse has no other way to hand on a reason
+        raise argparse.ArgumentTypeError(str(error)) from None
     return path
 
 
