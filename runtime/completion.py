@@ -83,7 +83,12 @@ class Answer:
     def _show(self, piece: str) -> None:
         if piece:
             self._pieces.append(piece)
-            self._on_text(piece)
+            try:
+                self._on_text(piece)
+            except StopIteration as error:
+                raise UsageError(
+                    "on_text raised StopIteration; to end a text early, call LLM.cancel"
+                ) from error
 
 
 class TextStream:
@@ -101,10 +106,13 @@ class TextStream:
 
     @property
     def completion(self) -> Completion:
-        """Raises UsageError while the text goes on."""
+        """Raises UsageError while the text goes on, and for a stream that was refused."""
         completion = self._completion()
         if completion is None:
-            raise UsageError("the text is not complete; use the stream up first, or close it")
+            raise UsageError(
+                "the text is not complete; use the stream up first, or close it (one that was "
+                "refused has no text)"
+            )
         return completion
 
     def close(self) -> None:

@@ -23,26 +23,21 @@ from typing import Unpack
 from engines.bundle import Bundle, open_bundle
 from engines.errors import CapacityError, UsageError
 from engines.manifest import Limits
+from runtime.call import Call
 from runtime.completion import Answer, Completion, TextStream, TokenLogprobs
 from runtime.device.host import HostDevice
 from runtime.device.traced import TracedDevice
 from runtime.engine import Engine, mark_round
 from runtime.loader import LoadedPair
 from runtime.placement import AUTO
-from runtime.request import (
-    GenerateOptions,
-    Request,
-    read_options,
-    read_prompt,
-)
+from runtime.request import GenerateOptions, items_of
 from runtime.sampling.params import SamplingParams
 from runtime.scheduler import Stats
 from runtime.score import score
 from runtime.settings import Settings, settle
 from runtime.text.chat import ChatTemplate
-from runtime.text.detok import Detokenizer
-from runtime.text.stop import StopText
 from runtime.text.tokenizer import Tokenizer
+from runtime.ticket import Ticket
 from runtime.trace.timeline import Timeline
 
 __all__ = ["LLM", "Completion", "Stats", "TextStream", "TokenLogprobs", "score"]
@@ -174,7 +169,7 @@ class LLM:
         served; nothing has happened then. The tokens depend on the bundle, prompt, params and
         rule alone, not on the mode (by the coupled rule).
         """
-        answer = self._answer(prompt_ids, params, on_text or _ignore, options)
+        answer = self._call(options).answer(prompt_ids, params, on_text or _ignore)
         for _ in self._engine.steps([answer]):
             pass
         return self._completion(answer)
@@ -194,14 +189,23 @@ class LLM:
         ``params`` are one for all or one for each. The callbacks get the prompt's index. A
         prompt's tokens do not depend on the others (by the coupled rule).
         """
-        laws = [params] * len(prompts) if isinstance(params, SamplingParams) else list(params)
-        if len(laws) != len(prompts):
-            raise UsageError(f"{len(laws)} params for {len(prompts)} prompts, expected one each")
+        listed = items_of(prompts)
+        if listed is None:
+            raise UsageError(f"prompts is a {type(prompts).__name__}, expected a list of prompts")
+        single = isinstance(params, SamplingParams)
+        laws = [params] * len(listed) if single else items_of(params)
+        if laws is None:
+            raise UsageError(
+                f"params is a {type(params).__name__}, expected SamplingParams or a list of them"
+            )
+        if len(laws) != len(listed):
+            raise UsageError(f"{len(laws)} params for {len(listed)} prompts, expected one each")
+        call = self._call(options)
         listen = on_text or (lambda _index, _piece: None)
         answers = []
-        for index, (prompt, law) in enumerate(zip(prompts, laws, strict=True)):
+        for index, (prompt, law) in enumerate(zip(listed, laws, strict=True)):
             with _named(f"prompt {index}"):
-                answers.append(self._answer(prompt, law, partial(listen, index), options))
+                answers.append(call.answer(prompt, law, partial(listen, index)))
         places = {answer: index for index, answer in enumerate(answers)}
         with closing(self._engine.steps(answers)) as steps:
             for answer in chain.from_iterable(steps):
@@ -226,59 +230,42 @@ class LLM:
         once for what is wrong with the request.
         """
         pieces: list[str] = []
-        answer = self._answer(prompt_ids, params, pieces.append, options)
+        answer = self._call(options).answer(prompt_ids, params, pieces.append)
 
         def run() -> Generator[str, None, None]:
             try:
+                yield ""
                 with closing(self._engine.steps([answer])) as steps:
                     for _ in steps:
                         while pieces:
                             yield pieces.pop(0)
+            except GeneratorExit:
+                answer.request.cancel()
+                raise
             finally:
-                answer.finish()
+                if answer.request.finish_reason is not None:  # else it was refused
+                    answer.finish()
 
-        return TextStream(run(), lambda: self._completion(answer) if answer.is_complete else None)
+        running = run()
+        next(running)  # closing a generator that has not begun runs none of its code
+        return TextStream(running, lambda: self._completion(answer) if answer.is_complete else None)
 
     def cancel(self, index: int | None = None) -> None:
         """End what runs now, or the prompt ``index`` of a batch, from any thread or a callback.
 
         The call that runs it returns with what there is and the finish reason "cancelled".
+        Raises UsageError for an index that is no whole number.
         """
         self._engine.cancel(index)
 
-    def _answer(
-        self,
-        prompt: Sequence[int],
-        params: SamplingParams,
-        on_text: Callable[[str], None],
-        options: GenerateOptions,
-    ) -> Answer:
-        max_len, vocab_size = self.limits.max_len, self.bundle.target.model.vocab_size
-        ids = read_prompt(prompt, max_len=max_len, vocab_size=vocab_size)
-        ending = read_options(vocab_size=vocab_size, **options)
-        if not isinstance(params, SamplingParams):
-            raise UsageError(f"params is a {type(params).__name__}, expected SamplingParams")
-        text = Detokenizer(self.tokenizer)
-        stop = None
-        if ending.stop:
-            stop = StopText(text, ending.stop, min_tokens=ending.min_tokens)
-        request = Request(
-            ids,
-            params,
-            ending.max_tokens,
-            frozenset((*self.eos_token_ids, *ending.stop_token_ids)),
-            max_len,
-            min_tokens=ending.min_tokens,
-            stop=stop,
-            num_logprobs=ending.logprobs,
-        )
-        return Answer(request, stop or text, on_text)
+    def _call(self, options: GenerateOptions) -> Call:
+        return Call(self.bundle, self.tokenizer, options)
 
     def _completion(self, answer: Answer) -> Completion:
         """Of an answer that is complete."""
         request = answer.request
         assert request.finish_reason is not None
-        assert answer.ticket is not None
+        ticket = answer.ticket or Ticket(request, None, self.settings.num_draft)  # never begun
         is_own = request.stop_token in self.eos_token_ids
         return Completion(
             text=answer.text,
@@ -287,7 +274,7 @@ class LLM:
             mode=self.mode,
             note=self.note,
             prompt_tokens=len(request.prompt),
-            stats=answer.ticket.stats,
+            stats=ticket.stats,
             logprobs=None if request.num_logprobs is None else tuple(request.logprobs),
             stop_reason=answer.found or (None if is_own else request.stop_token),
         )
@@ -305,7 +292,10 @@ class LLM:
         return self._chat
 
     def close(self) -> None:
-        """Free engines, caches and threads; idempotent. A request that runs fails."""
+        """Free engines, caches and threads; idempotent. A request that runs raises UsageError.
+
+        In a process forked off the one that opened it there is nothing to free.
+        """
         self._engine.close()
 
     def __enter__(self) -> LLM:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from operator import index
-from typing import Protocol, SupportsIndex, TypedDict
+from typing import Any, Protocol, SupportsIndex, TypedDict, cast
 
 from engines.errors import CapacityError, UsageError
 from runtime.sampling.logprobs import TokenLogprobs
@@ -164,22 +164,26 @@ class Ending:
 
 def read_options(
     *,
-    vocab_size: int,
+    vocab_size: int | None,
     max_tokens: int = 128,
     min_tokens: int = 0,
     stop: str | Sequence[str] = (),
     stop_token_ids: Sequence[int] = (),
     logprobs: int | None = None,
 ) -> Ending:
-    """Raises UsageError for an option that cannot be served as asked."""
+    """``vocab_size`` is None where no model is open yet, so that no id is known to be too large.
+
+    Raises UsageError for an option that cannot be served as asked.
+    """
     most = _count("max-tokens", max_tokens, least=1)
     fewest = _count("min-tokens", min_tokens, least=0)
     if fewest > most:
         raise UsageError(f"min-tokens is {fewest}, more than max-tokens, which is {most}")
-    if isinstance(stop_token_ids, str | bytes) or not isinstance(stop_token_ids, Iterable):
+    if isinstance(stop_token_ids, str | bytes) or not _has_items(stop_token_ids):
         raise UsageError(f"stop-token-ids is {stop_token_ids!r}, expected a list of token ids")
     ids = tuple(_count("a stop token id", token, least=0) for token in stop_token_ids)
-    _check_ids("stop-token-ids has", ids, vocab_size)
+    if vocab_size is not None:
+        _check_ids("stop-token-ids has", ids, vocab_size)
     return Ending(
         max_tokens=most,
         min_tokens=fewest,
@@ -206,6 +210,22 @@ def read_prompt(prompt: Sequence[int], *, max_len: int, vocab_size: int) -> list
     return ids
 
 
+def items_of(value: object) -> list[Any] | None:
+    """The items of a list, tuple or array; None for all else, text too."""
+    is_list = isinstance(value, Sequence) or hasattr(value, "__array__")
+    if isinstance(value, str | bytes) or not is_list or not _has_items(value):
+        return None
+    return list(cast(Iterable[Any], value))
+
+
+def _has_items(value: object) -> bool:
+    try:
+        iter(value)  # type: ignore[call-overload]
+    except TypeError:  # also of an array without dimensions, which is an Iterable by its type
+        return False
+    return True
+
+
 def whole_number(value: object) -> int | None:
     """``value`` as an int where it is a whole number of any kind; None for all else, bool too."""
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):
@@ -230,8 +250,8 @@ def _check_ids(what: str, ids: Sequence[int], vocab_size: int) -> None:
 
 
 def _stop_strings(stop: object) -> tuple[str, ...]:
-    listed = (stop,) if isinstance(stop, str) else stop
-    if not isinstance(listed, Iterable):
+    listed: Any = (stop,) if isinstance(stop, str) else stop
+    if not _has_items(listed):
         raise UsageError(f"stop is {stop!r}, expected a string or a list of strings")
     strings = tuple(listed)
     for each in strings:
@@ -241,14 +261,14 @@ def _stop_strings(stop: object) -> tuple[str, ...]:
 
 
 def _token_ids(prompt: Sequence[int]) -> list[int]:
-    is_list = isinstance(prompt, Sequence) or hasattr(prompt, "__array__")
-    if isinstance(prompt, str | bytes) or not is_list:
+    tokens = items_of(prompt)
+    if tokens is None:
         raise UsageError(
             f"the prompt is a {type(prompt).__name__}, expected a list of token ids; "
             "LLM.encode makes one from text"
         )
     ids = []
-    for token in prompt:
+    for token in tokens:
         number = whole_number(token)
         if number is None:
             raise UsageError(f"the prompt has {token!r} in it, expected token ids only")

@@ -63,6 +63,8 @@ class Scheduler:
         self._prompts: deque[Ticket] = deque()
         self._num_running = 0
         self._num_scored = 0
+        self.just_done: list[Ticket] = []
+        """Those that the last ``step`` has made ``done``."""
         self._committed: list[tuple[Ticket, list[int]]] = []
         self._figures: Sequence[float] = NO_FIGURES
         self._on_round = on_round
@@ -112,7 +114,7 @@ class Scheduler:
         decoding = [ticket.decoding_at for ticket in tickets if ticket.decoding_at]
         if decoding:
             total.prompt_s = min(decoding) - started
-            total.decode_s = self._figures[mail.DECIDED_AT] - min(decoding)
+            total.decode = (min(decoding), self._figures[mail.DECIDED_AT])
         return total.stats(begin, self._figures, prepares=self._prepares)
 
     def step(self) -> bool:
@@ -120,6 +122,7 @@ class Scheduler:
 
         Raises what an engine or ``on_tokens`` raised, after cancelling everything in flight.
         """
+        self.just_done = []
         try:
             return self._step()
         except BaseException:
@@ -158,6 +161,7 @@ class Scheduler:
             slot = ticket.slot = self._pool.lease()
             self._rows[slot.index] = ticket
             self._waiting.popleft()
+            self._note_company()
             ticket.started_at, ticket.figures = perf_counter(), self._figures
             entry = Entry(
                 request.prompt,
@@ -170,6 +174,11 @@ class Scheduler:
             ticket.state = TicketState.PROMPT
             self._prompts.append(ticket)
             self._run_if_fed(ticket)
+
+    def _note_company(self) -> None:
+        held = [ticket for ticket in self._rows if ticket is not None]
+        for ticket in held:
+            ticket.is_alone &= len(held) == 1
 
     def _compact(self) -> None:
         """Let the last texts move into the slots that nobody holds."""
@@ -259,19 +268,24 @@ class Scheduler:
 
     def _close_tally(self, ticket: Ticket) -> None:
         ticket.state = TicketState.ENDED
-        tally = ticket.tally
-        tally.num_tokens = len(ticket.request.generated)
+        tally, request = ticket.tally, ticket.request
+        tally.num_tokens = len(request.generated)
+        tally.cut(tally.num_tokens + (request.stop_token is not None))
         if ticket.decoding_at:
             tally.prompt_s = ticket.decoding_at - ticket.started_at
-            tally.decode_s = self._figures[mail.DECIDED_AT] - ticket.decoding_at
-        ticket.stats = tally.stats(ticket.figures, self._figures, prepares=self._prepares)
+            tally.decode = (ticket.decoding_at, self._figures[mail.DECIDED_AT])
+        ticket.stats = tally.stats(
+            ticket.figures, self._figures, prepares=self._prepares, is_alone=ticket.is_alone
+        )
 
     def _hand_on(self) -> None:
         """Give the last round's tokens to their callers, while this round runs."""
         for ticket, taken in self._committed:
             if ticket.on_tokens is not None and (taken or ticket.request.stop is not None):
                 ticket.on_tokens(taken)
-            ticket.done = ticket.state is TicketState.ENDED
+            if ticket.state is TicketState.ENDED and not ticket.done:
+                ticket.done = True
+                self.just_done.append(ticket)
         self._committed.clear()
 
     def _require_sound(self) -> None:

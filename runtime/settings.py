@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from engines.bundle import Bundle
 from engines.compat import require
-from engines.errors import CapacityError, UsageError
+from engines.errors import UsageError
 from runtime.calibrate import choose_fallback, choose_mode, choose_saguaro
 from runtime.device.cores import available_cores, cpu_quota
 from runtime.loader import BACKEND
-from runtime.placement import AUTO, Placement, place
+from runtime.placement import AUTO, Placement, idle_options, place, require_batch
 from runtime.request import whole_number
 from runtime.spec.fallback import Fallback
 
@@ -44,6 +44,9 @@ def settle(
 
     Raises UsageError, BundleIncompatibleError or CapacityError for what cannot be.
     """
+    for name, value in (("mode", mode), ("verify", verify), ("fallback", fallback)):
+        if not isinstance(value, str):
+            raise UsageError(f"{name} is {value!r}, expected a name")
     num_draft = _count("num_draft", num_draft)
     branches = _count("branches", branches)
     require(bundle, backend=BACKEND, num_draft=num_draft, branches=branches)
@@ -53,16 +56,28 @@ def settle(
     batch = _batch(max_batch, limits.max_batch)
     after_miss = _fallback(fallback)
     share = _saguaro(saguaro, verify)
-    note = None
+    given: dict[str, object] = {
+        "num_draft": num_draft,
+        "branches": branches,
+        # Where nothing can miss, zero asks for nothing.
+        "fallback": AUTO if after_miss is Fallback.ZERO else fallback,
+        "saguaro": saguaro,
+    }
+    asked, note = mode, None
     if mode == AUTO:
         mode, note = choose_mode(bundle, depth, width)
     placement = place(mode, available_cores(), cpu_quota(), has_draft=bundle.draft is not None)
+    if idle := idle_options(asked, given):
+        raise UsageError(f"{', '.join(idle)} has no effect in mode {asked}; leave it away")
     _check_depth(placement, depth, width)
     prepares = placement.mode == "ssd"
     if after_miss is None:
         after_miss = choose_fallback(bundle, depth, width) if prepares else Fallback.ZERO
     if share is None:
         share = choose_saguaro(bundle, depth, width, after_miss) if prepares else 1.0
+    notes = [placement.note or note]
+    if idle := idle_options(placement.mode, given):
+        notes.append(f"{', '.join(idle)} has no effect in {placement.mode}")
     return Settings(
         placement,
         verify,
@@ -71,7 +86,7 @@ def settle(
         batch,
         after_miss,
         share,
-        placement.note or note,
+        "; ".join(filter(None, notes)) or None,
     )
 
 
@@ -79,11 +94,7 @@ def _batch(value: int | None, built: int) -> int:
     number = built if value is None else whole_number(value)
     if number is None or number < 1:
         raise UsageError(f"max_batch is {value!r}, expected a whole number of at least 1")
-    if number > built:
-        raise CapacityError(
-            f"a batch of {number}, this bundle was built for {built}; rebuild it with "
-            f"--max-batch {number}"
-        )
+    require_batch(number, built)
     return number
 
 
@@ -99,15 +110,16 @@ def _fallback(name: str) -> Fallback | None:
 
 def _saguaro(value: float | str, verify: str) -> float | None:
     """None for ``auto``."""
+    is_auto = isinstance(value, str) and value == AUTO
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if value != AUTO and not (is_number and 0 <= float(value) <= 1):
+    if not is_auto and not (is_number and 0 <= value <= 1):  # type: ignore[operator]
         raise UsageError(f"saguaro is {value!r}, expected a number from 0 to 1, or {AUTO!r}")
     if value != 1 and verify == "coupled":
         raise UsageError(
             "--saguaro shapes the law that drafts are drawn from, which the coupled rule does not "
             "have; add --verify ratio, or leave it away"
         )
-    return None if value == AUTO else float(value)
+    return None if is_auto else float(value)
 
 
 def _count(name: str, value: int | None) -> int | None:

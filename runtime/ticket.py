@@ -42,6 +42,7 @@ class Ticket:
         self.chunks_left = num_chunks(len(request.prompt) - 1)
         self.tally = Tally(num_draft)
         self.last_kind: int | None = None
+        self.is_alone = True  # no other held a slot meanwhile
         self.started_at = self.decoding_at = 0.0
         self.figures: Sequence[float] = NO_FIGURES
         self.stats: Stats = self.tally.stats(NO_FIGURES, NO_FIGURES, prepares=False)

@@ -37,6 +37,7 @@ RUNTIME_FLOORS = {
     "trace": 5,
     "placement": 5,
     "loader": 6,
+    "call": 6,
     "completion": 6,
     "score": 6,
     "settings": 6,

@@ -6,7 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from runtime.cli.report import FORMULAS, number, percent, settings_record, stats_record
+from runtime.cli.report import (
+    FORMULAS,
+    SHARED_FORMULAS,
+    number,
+    percent,
+    settings_record,
+    stats_record,
+)
 from runtime.cli.tally import ModeRun
 
 if TYPE_CHECKING:
@@ -51,7 +58,11 @@ class Run:
             "hit_rate": tally.hit_rate,
             "settings": settings_record(self.settings),
             "answers": [as_record(each, tokenizer) for each in self.completions],
-            "formulas": {**FORMULAS, "wall_s": "seconds of all answers together"},
+            "formulas": {
+                **FORMULAS,
+                **SHARED_FORMULAS,
+                "wall_s": "seconds of all answers together",
+            },
         }
 
     def summary(self) -> str:

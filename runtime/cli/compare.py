@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import count, cycle
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from engines.bundle import open_bundle
 from engines.codec import encode
-from engines.errors import UsageError
+from engines.errors import BundleError, UsageError
 from runtime.cli.comparison import Comparison
 from runtime.cli.console import busy, emit, progress, say, tell
 from runtime.cli.options import (
@@ -32,9 +34,11 @@ from runtime.cli.report import to_json
 from runtime.cli.tally import BASELINE, ModeRun
 from runtime.cli.tracing import add_trace_option, save_trace
 from runtime.doctor import machine
+from runtime.placement import AUTO, OPTION_DEFAULTS, OPTION_MODES, idle_options, require_batch
 
 if TYPE_CHECKING:
     from runtime.llm import LLM, Completion
+    from runtime.trace.timeline import Timeline
 
 NUM_LIVE = 3
 WARM_UP_TOKENS = 8
@@ -47,13 +51,14 @@ output differs."""
 
 EXAMPLES = """\
 Plain decoding (ar) always runs, first. Under --verify ratio at a temperature above 0 the tokens
-legitimately depend on the drafts; they are then not compared.
+legitimately depend on the drafts; they are then not compared. An option goes to the modes that
+have it. --batch needs a bundle that was built for it: python -m export build --max-batch 4.
 
 examples:
   python -m runtime compare --bundle engines/bundles/demo --live
   python -m runtime compare --bundle engines/bundles/demo --temperature 0.8 --seed 7 --json
   python -m runtime compare --bundle engines/bundles/demo --fallback jit --num-prompts 4
-  python -m runtime compare --bundle engines/bundles/demo --batch 4 --temperature 0,0.8
+  python -m runtime compare --bundle BUILT_WITH_MAX_BATCH_4 --batch 4 --temperature 0,0.8
   python -m runtime compare --bundle engines/bundles/demo --prompts spec_bench.jsonl \\
       --num-prompts 20 --modes ar,ssd
 """
@@ -128,6 +133,7 @@ def run(args: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
     if args.live and args.batch > 1:
         raise UsageError("--live shows one prompt after another; leave --batch away")
+    _check_options(args)
     experiment = _Experiment(args, many_prompts(args.prompts, args.num_prompts))
     comparison = Comparison(
         runs=tuple(experiment.run_mode(mode) for mode in args.modes),
@@ -145,6 +151,32 @@ def run(args: argparse.Namespace) -> int:
     return 0 if comparison.is_identical else 1
 
 
+def _check_options(args: argparse.Namespace) -> None:
+    """Raise for what can be known before anything is loaded."""
+    idle = [idle_options(mode, vars(args)) for mode in args.modes]
+    if nowhere := [name for name in idle[0] if all(name in names for names in idle)]:
+        modes = ",".join(args.modes)
+        raise UsageError(f"{', '.join(nowhere)} has no effect in --modes {modes}; leave it away")
+    with suppress(BundleError):  # told by loading it
+        require_batch(args.batch, open_bundle(args.bundle).manifest.limits.max_batch)
+
+
+def _for_mode(args: argparse.Namespace, mode: str) -> argparse.Namespace:
+    """The options that ``mode`` has; all others ask for nothing."""
+    asks = {
+        name: default
+        for name, default in OPTION_DEFAULTS.items()
+        if mode not in (*OPTION_MODES[name], AUTO)
+    }
+    return argparse.Namespace(**vars(args) | asks)
+
+
+def _forget(timeline: Timeline) -> None:
+    """The warm-up is in none of the figures, so it is not in the trace either."""
+    timeline.spans.clear()
+    timeline.moments.clear()
+
+
 class _Experiment:
     """Runs every prompt in one mode after another; a mode has the machine to itself."""
 
@@ -159,13 +191,15 @@ class _Experiment:
     def run_mode(self, mode: str) -> ModeRun:
         args = self.args
         with busy(f"{mode}: loading {args.bundle}", quiet=args.quiet):
-            llm = open_for(args, mode=mode, max_batch=args.batch)
+            llm = open_for(_for_mode(args, mode), mode=mode, max_batch=args.batch)
         with llm:
             if not self._prompt_ids:
                 self._encode(llm)
-            if llm.note and not args.quiet:
+            if llm.note and args.json and not args.quiet:  # else it stands under the table
                 say(f"{mode}: {llm.note}")
             llm.generate(self._prompt_ids[0], self.params[0], max_tokens=WARM_UP_TOKENS)
+            if llm.timeline is not None:
+                _forget(llm.timeline)
             wall_s = None
             if args.batch > 1:
                 completions, wall_s = self._together(llm, mode)

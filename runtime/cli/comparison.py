@@ -12,6 +12,7 @@ from runtime.cli.prompts import shortened
 from runtime.cli.report import (
     BATCH_FORMULA,
     FORMULAS,
+    SHARED_FORMULAS,
     SPEEDUP_FORMULA,
     number,
     percent,
@@ -34,8 +35,7 @@ DRAFT_HEADERS = (
     "fallback",
     "hits after a hit",
     "hits after a miss",
-    "all hits",
-    "predicted",
+    "predicted hits",
     "hidden ms/round",
     "exposed ms/round",
     "discarded tokens",
@@ -46,12 +46,15 @@ SHOWN = {
     "acceptance length": "acceptance_length",
     "cache hit rate": "hit_rate",
 }
-DRAFT_SHOWN = {
-    "hidden": "hidden_s",
-    "exposed": "exposed_s",
-    "discarded tokens": "num_discarded",
+"""What the first table calls a figure, and whose formula it is."""
+DRAFT_LEGEND = {
+    "hits after a hit": "cache hit rate of the outcomes of rounds that began with a hit",
+    "hits after a miss": "cache hit rate of the outcomes of all other rounds",
+    "predicted hits": "mean probability of a hit that the fan-out expected of the same outcomes",
+    "hidden ms/round": "milliseconds of drafting while the target was verifying / rounds",
+    "exposed ms/round": "milliseconds the target waited for drafts / rounds",
+    "discarded tokens": FORMULAS["num_discarded"],
 }
-"""What the tables call a figure, and whose formula it is."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +73,8 @@ class Comparison:
 
     @property
     def formulas(self) -> dict[str, str]:
-        speed = {} if self.batch == 1 else {"tokens_per_second": BATCH_FORMULA}
-        return {**FORMULAS, **speed, "speedup": SPEEDUP_FORMULA}
+        shared = {} if self.batch == 1 else SHARED_FORMULAS
+        return {**FORMULAS, **shared, "speedup": SPEEDUP_FORMULA}
 
     @property
     def baseline(self) -> ModeRun:
@@ -106,8 +109,14 @@ class Comparison:
         lines += [f"{run.mode}: {run.note}" for run in self.runs if run.note]
         if not self.comparable:
             lines.append("n/a: under --verify ratio sampled tokens depend on the drafts")
-        shown = dict(SHOWN, **(DRAFT_SHOWN if drafting else {}))
-        lines += [f"{name} = {self.formulas[key]}" for name, key in shown.items()]
+        legend = {name: self.formulas[key] for name, key in SHOWN.items()}
+        if self.batch > 1:
+            legend["tokens/s"] = BATCH_FORMULA
+        if drafting:
+            legend |= DRAFT_LEGEND
+        lines += [f"{name} = {meaning}" for name, meaning in legend.items()]
+        if drafting and self.batch > 1:
+            lines.append("(in a batch: the device's milliseconds, and the rounds of every prompt)")
         return tables + "\n".join(lines) + "\n"
 
     def _judged(self) -> list[tuple[ModeRun, tuple[int, ...]]]:
@@ -138,7 +147,6 @@ class Comparison:
             run.settings.fallback.value if run.ran == "ssd" else "-",
             percent(run.hit_rate_after_hit),
             percent(run.hit_rate_after_miss),
-            percent(run.hit_rate),
             percent(run.predicted_hit_rate),
             number(1e3 * run.hidden_s / rounds, 2),
             number(1e3 * run.exposed_s / rounds, 2),

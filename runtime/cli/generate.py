@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -155,7 +154,7 @@ def _options_of(args: argparse.Namespace) -> GenerateOptions:
         "stop_token_ids": args.stop_token_ids,
         "logprobs": args.logprobs,
     }
-    read_options(vocab_size=sys.maxsize, **options)  # refused now, not after a model was loaded
+    read_options(vocab_size=None, **options)  # refused now, not after a model was loaded
     return options
 
 

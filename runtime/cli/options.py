@@ -204,7 +204,12 @@ def add_max_tokens(group: argparse._ActionsContainer) -> None:
 
 
 def _numbers(text: str) -> tuple[float, ...]:
-    return tuple(float(each) for each in text.split(","))
+    try:
+        return tuple(float(each) for each in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number, or several with commas between"
+        ) from None
 
 
 def add_output_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:

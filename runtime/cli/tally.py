@@ -7,6 +7,8 @@ from itertools import zip_longest
 from statistics import median
 from typing import TYPE_CHECKING
 
+from runtime.stats import Shared, together
+
 if TYPE_CHECKING:
     from runtime.llm import Completion, Stats
     from runtime.settings import Settings
@@ -20,7 +22,8 @@ BASELINE = "ar"
 class ModeRun:
     """All prompts in one mode. ``ran`` differs from ``mode`` where that mode could not run.
 
-    ``wall_s`` are the seconds of all prompts together, where several were decoded at once.
+    ``wall_s`` are the seconds of all prompts together, where several were decoded at once. Their
+    own seconds overlap then, and totals are the device's.
     """
 
     mode: str
@@ -39,7 +42,15 @@ class ModeRun:
         return sum(stats.num_tokens for stats in self.stats)
 
     @property
+    def shared(self) -> Shared | None:
+        """The device's own figures; None where prompts ran one by one, whose figures add up."""
+        return None if self.wall_s is None else together(self.stats)
+
+    @property
     def decode_s(self) -> float:
+        """Seconds in which any prompt was being decoded."""
+        if self.shared is not None:
+            return self.shared.decode_s
         return sum(stats.decode_s for stats in self.stats)
 
     @property
@@ -90,6 +101,8 @@ class ModeRun:
     @property
     def predicted_hit_rate(self) -> float | None:
         """What the statistics expected of the outcomes that were looked for."""
+        if self.shared is not None:
+            return self.shared.predicted_hit_rate
         expected = [
             stats.predicted_hit_rate * (stats.num_rounds_after_hit + stats.num_rounds_after_miss)
             for stats in self.stats
@@ -109,11 +122,15 @@ class ModeRun:
     @property
     def hidden_s(self) -> float:
         """Seconds of drafting while the target was verifying."""
+        if self.shared is not None:
+            return self.shared.hidden_s
         return sum(stats.hidden_s for stats in self.stats)
 
     @property
     def exposed_s(self) -> float:
         """Seconds that the target waited for drafts."""
+        if self.shared is not None:
+            return self.shared.exposed_s
         return sum(stats.exposed_s for stats in self.stats)
 
 

@@ -28,6 +28,16 @@ class TokenLogprobs:
     top_logprobs: npt.NDArray[np.float32]
     rank: int
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TokenLogprobs) and self._value() == other._value()
+
+    def __hash__(self) -> int:
+        return hash(self._value())
+
+    def _value(self) -> tuple[object, ...]:
+        top = self.top_ids.tolist(), self.top_logprobs.tolist()
+        return self.logprob, self.rank, *map(tuple, top)
+
 
 def token_logprobs(logits: FloatArray, token: int, num_top: int) -> TokenLogprobs:
     """The log-softmax of the target's logits float32 [V] at an emitted token.

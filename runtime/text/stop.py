@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import accumulate
 from typing import Protocol
 
@@ -31,7 +32,7 @@ class StopText:
         self.found: str | None = None
         """The stop string that ended the text."""
         self._source = source
-        self._stops = [stop for stop in stops if _can_be_first(stop, stops)]
+        self._stops = _those_that_can_be_first(tuple(stops))
         self._min_tokens = min_tokens
         self._ready: list[str] = []
         self._held = ""
@@ -108,6 +109,11 @@ def first_stop(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
     """The stop string that is complete first, the longest of equals, behind where it begins."""
     found = [(start + len(stop), start, stop) for stop in stops if (start := text.find(stop)) >= 0]
     return min(found)[1:] if found else None
+
+
+@lru_cache(maxsize=1)  # it compares all pairs, and the prompts of one call have the same stops
+def _those_that_can_be_first(stops: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(stop for stop in stops if _can_be_first(stop, stops))
 
 
 def _can_be_first(stop: str, stops: Sequence[str]) -> bool:

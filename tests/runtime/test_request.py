@@ -276,6 +276,7 @@ def test_options_become_plain_values() -> None:
         logprobs=3,
     )
     assert given_ones == Ending(5, 5, ("\n\n",), (9, 0), 3)
+    assert read_options(vocab_size=None, stop_token_ids=[2**70]).stop_token_ids == (2**70,)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from runtime.request import FinishReason, Request
 from runtime.round import Rounds
 from runtime.sampling.params import SamplingParams
 from runtime.spec.fallback import Fallback, ProposalKind
+from runtime.stats import together
 from tests.helpers.toy_pair import ToyPair, plain
 
 GREEDY = SamplingParams()
@@ -144,6 +145,51 @@ def test_tokens_behind_a_stop_are_not_acceptance() -> None:
     assert requests[0].generated == plain[:2]
     assert stats.histogram == (0, 0, 0, 0, 0, 1)
     assert (stats.num_emitted, stats.num_discarded, stats.acceptance_length) == (3, 3, 3.0)
+
+
+class FixedStop:
+    """Is complete at the token ``at``, and takes all tokens back but the first ``kept``."""
+
+    def __init__(self, kept: int, at: int) -> None:
+        self.kept, self.at = kept, at
+        self.num_certain = self.num_pushed = 0
+
+    def push(self, _token: int) -> int | None:
+        self.num_pushed += 1
+        return self.kept if self.num_pushed == self.at else None
+
+    def flush(self) -> int | None:
+        return None
+
+
+@pytest.mark.parametrize("kept", range(12))
+def test_tokens_of_a_stop_string_are_not_acceptance(kept: int) -> None:
+    """E11, E12: of 24 emitted tokens a stop string that ends at the 11th takes back some, which
+    may be whole rounds. Blocks of the perfect pair: 1, 6, 6 tokens."""
+    pair = perfect_pair("sd", num_draft=5)
+    at = max(11, kept)
+    ticket = pair.scheduler.submit(request_of(pair, stop=FixedStop(kept, at)))
+    drive(pair, ticket)
+    stats = ticket.stats
+    assert stats.num_tokens == stats.num_emitted == kept == len(ticket.request.generated)
+    blocks = sum((k + 1) * count for k, count in enumerate(stats.histogram))
+    assert stats.num_discarded == blocks - kept
+    assert stats.acceptance_length == kept / stats.num_rounds
+    assert 0 <= stats.num_accepted <= kept
+
+
+def test_only_a_request_that_ran_alone_has_a_predicted_hit_rate() -> None:
+    """The device keeps one mean for all rows: beside others it is not the request's own."""
+    pair = ToyPair(SeededDevice(0), "ssd", max_batch=2)
+    alone = pair.scheduler.submit(request_of(pair))
+    drive(pair, alone)
+    both = [pair.scheduler.submit(request_of(pair, [row + 1])) for row in range(2)]
+    drive(pair, *both)
+    assert alone.stats.predicted_hit_rate is not None
+    assert [ticket.stats.predicted_hit_rate for ticket in both] == [None, None]
+    shared = together(ticket.stats for ticket in both)
+    assert shared.predicted_hit_rate is not None
+    assert shared.draft_s < sum(ticket.stats.draft_s for ticket in both)
 
 
 def test_nothing_is_drafted_beyond_the_budget() -> None:
@@ -334,6 +380,24 @@ def test_requests_may_come_and_be_cancelled_from_other_threads(make, mode) -> No
         found = ticket.request.generated
         assert found == expected[: len(found)]
         assert found == expected or ticket.request.finish_reason is FinishReason.CANCELLED
+
+
+def test_a_step_names_each_text_that_it_ended_once(make, mode) -> None:
+    """A cancelled one may be handed on twice: its last round's tokens, and its end."""
+    pair = make(mode, max_batch=2)
+    tickets = [pair.scheduler.submit(request_of(pair, max_tokens=9)) for _ in range(4)]
+    ended, place = [], 0
+    while len(ended) < 4:
+        pair.scheduler.step()
+        assert all(ticket.done for ticket in pair.scheduler.just_done)
+        ended += pair.scheduler.just_done
+        place += 1
+        if place == 4:
+            pair.scheduler.cancel(tickets[0])
+            pair.scheduler.cancel(tickets[3])
+    assert set(ended) == set(tickets)
+    pair.scheduler.step()
+    assert pair.scheduler.just_done == []
 
 
 def test_an_idle_scheduler_says_so_and_does_nothing(make, mode, monkeypatch) -> None:

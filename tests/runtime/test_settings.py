@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from engines.errors import UsageError
 from runtime import settings
 from runtime.settings import Settings, settle
 from runtime.spec.fallback import Fallback
@@ -92,5 +93,33 @@ def test_a_saguaro_that_is_given_is_taken(share: float, measured: list[tuple[obj
 
 
 def test_saguaro_is_off_where_nothing_is_prepared(measured: list[tuple[object, ...]]) -> None:
-    assert decide(mode="sd", verify="ratio", saguaro="auto").saguaro == 1.0
-    assert measured == []
+    """Auto chooses sd here."""
+    assert decide(mode="auto", verify="ratio", saguaro="auto").saguaro == 1.0
+    assert measured == [("mode", 4, 6)]
+
+
+@pytest.mark.parametrize(
+    ("mode", "name", "value"),
+    [
+        *(("ar", "num_draft", 2), ("ar", "branches", 2), ("sd", "branches", 2)),
+        *((mode, "fallback", "jit") for mode in ("ar", "sd")),
+        *((mode, "saguaro", value) for mode in ("ar", "sd") for value in (0, "auto")),
+    ],
+)
+def test_an_option_that_the_mode_does_not_have_is_refused(
+    mode: str, name: str, value: object
+) -> None:
+    """It was ignored without a word."""
+    option = "--" + name.replace("_", "-")
+    with pytest.raises(UsageError, match=rf"^{option} has no effect in mode {mode}"):
+        decide(mode=mode, verify="ratio", **{name: value})
+
+
+def test_an_option_that_the_chosen_mode_does_not_have_is_in_the_note() -> None:
+    note = "sd is faster here; --branches, --fallback has no effect in sd"
+    assert decide(mode="auto", branches=2, fallback="lookup", num_draft=3).note == note
+
+
+def test_an_unknown_mode_is_told_before_its_options() -> None:
+    with pytest.raises(UsageError, match="unknown mode"):
+        decide(mode="fast", fallback="jit")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import cycle
 from pathlib import Path
 from types import SimpleNamespace, TracebackType
@@ -95,7 +95,8 @@ class FakeLlm:
         self.bundle = bundle
         self.mode = mode
         self.note = bundle.note
-        self.settings = SETTINGS
+        self.settings = replace(SETTINGS, placement=Placement(mode, (0,), (1,)))
+        self.timeline = None
         self.has_chat_template = bundle.has_chat_template
         self.limits = SimpleNamespace(max_len=bundle.max_len)
         self.tokenizer = SimpleNamespace(decode=lambda ids: "".join(map(chr, ids)))

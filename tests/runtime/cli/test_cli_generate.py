@@ -106,6 +106,14 @@ def test_options_reach_the_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr() == ("Hello, \n", "")
 
 
+def test_a_stop_token_id_is_left_to_the_model_however_large() -> None:
+    """It was measured by the largest integer of this machine, as if that were the vocabulary."""
+    bundle = FakeBundle()
+    options = ["--prompt", "hi", "--quiet", "--stop-token-ids", str(2**63 - 1)]
+    assert main([*GENERATE, *options], bundle.open) == 0
+    assert bundle.given[0]["stop_token_ids"] == [2**63 - 1]
+
+
 def test_without_options_nothing_but_the_model_and_the_budget_ends_the_answer() -> None:
     bundle = FakeBundle()
     assert main([*GENERATE, "--prompt", "hi", "--quiet"], bundle.open) == 0
@@ -158,6 +166,8 @@ def test_answers_to_a_file_are_one_object_of_json(
     }
     assert (record["mode"], record["num_tokens"], len(record["answers"])) == ("ssd", 36, 3)
     assert math.isclose(record["tokens_per_second"], 36 / record["wall_s"])
+    together, _, alone = record["formulas"]["tokens_per_second"].partition("; of one prompt: ")
+    assert ("reading them included" in together, "the prompt left out" in alone) == (True, True)
     assert {answer["text"] for answer in record["answers"]} == {"Hello, world"}
     assert [params.seed for _, params, _ in bundle.requests] == [4, 4, 4]
     assert bundle.opened[0]["max_batch"] is None
@@ -175,7 +185,14 @@ def test_json_is_one_object_and_nothing_else(capsys: pytest.CaptureFixture[str])
     assert record["prompt_tokens"] == 2
     assert record["acceptance_length"] == 2.0
     assert record["hit_rate"] is None
-    assert record["settings"]["fallback"] == "jit"
+    assert record["settings"] == {
+        "verify": "coupled",
+        "num_draft": 4,
+        "max_batch": 1,
+        **dict.fromkeys(("num_branches", "fallback", "saguaro")),
+    }
+    for name in ("num_hits", "num_jit", "num_lookup", "num_rounds_after_miss"):
+        assert record[name] is None, "nothing was prepared"
     assert math.isclose(record["tokens_per_second"], 20.0)
     assert set(record["formulas"]) >= {"acceptance_length", "hit_rate", "tokens_per_second"}
 

@@ -80,7 +80,7 @@ def test_a_trace_holds_both_lanes_and_every_round(
     else:
         assert moments == [], "there is nothing to hit or miss"
     assert main(["trace", str(file)]) == 0
-    assert "drafting hidden behind the target" in capsys.readouterr().out
+    assert "drafting while the target verified" in capsys.readouterr().out
 
 
 def test_compare_judges_mixed_batches_with_every_fallback(
@@ -99,4 +99,15 @@ def test_compare_judges_mixed_batches_with_every_fallback(
         ssd = record["modes"][2]
         assert 0 <= ssd["predicted_hit_rate"] <= 1
         assert ssd["hit_rate_after_miss"] is not None
-        assert trace.with_stem(f"{fallback}-ssd").is_file()
+        file_of_ssd = json.loads(trace.with_stem(f"{fallback}-ssd").read_text())
+        moments = [e["name"] for e in file_of_ssd["traceEvents"] if e["ph"] == "i"]
+        known = sum(
+            each["num_rounds_after_hit"] + each["num_rounds_after_miss"]
+            for each in ssd["per_prompt"]
+        )
+        assert len(moments) == known, "the warm-up is in the trace"
+        assert moments.count("hit") == sum(each["num_hits"] for each in ssd["per_prompt"])
+        for mode in record["modes"]:
+            assert mode["hidden_s"] + mode["exposed_s"] <= mode["wall_s"]
+            assert mode["decode_s"] <= mode["wall_s"]
+            assert {each["predicted_hit_rate"] for each in mode["per_prompt"]} == {None}

@@ -7,6 +7,7 @@ import math
 
 from runtime.cli.tally import ModeRun, first_divergence
 from runtime.llm import Completion, Stats
+from runtime.stats import Span
 from tests.runtime.cli.fake_llm import SETTINGS, stats
 
 
@@ -57,6 +58,17 @@ def test_speed_of_prompts_decoded_at_once_is_by_the_clock() -> None:
     figures = stats(num_tokens=30, decode_s=2.0)
     together = dataclasses.replace(run(((), figures), ((), figures)), wall_s=2.5)
     assert together.tokens_per_second == 24
+
+
+def test_rows_of_a_batch_share_the_devices_seconds() -> None:
+    """Each row's are the whole device's while it ran: added up, they were twice the clock's."""
+    one = Span((1, 3), (0, 2), (0, 1.5), (0, 0.5), (0, 3), (0, 6))
+    two = Span((2, 5), (1, 4), (1, 3.0), (0, 1.0), (1, 4), (2, 8))
+    later = Span((9, 10), (6, 7), (4, 5.0), (2, 2.0), (4, 5), (8, 9))
+    rows = [((), stats(num_hits=1, decode_s=9, exposed_s=9, span=s)) for s in (two, later, one)]
+    batch = dataclasses.replace(run(*rows), wall_s=10.0)
+    assert (batch.decode_s, batch.hidden_s, batch.exposed_s) == (5, 3, 1)
+    assert batch.predicted_hit_rate == 5 / 9
 
 
 def test_modes_that_prepare_nothing_have_no_hit_rate() -> None:

@@ -67,6 +67,20 @@ def test_a_negative_number_of_tokens_is_refused():
         token_logprobs(np.zeros(3, np.float32), 0, -1)
 
 
+def test_equal_values_are_equal():
+    """Two completions of the same text were unequal wherever log-probabilities were asked for."""
+    row = np.array([0.5, 2, 1, -1], np.float32)
+    one, other = token_logprobs(row, 1, 2), token_logprobs(row.copy(), 1, 2)
+    assert one == other
+    assert hash(one) == hash(other)
+    different = [
+        token_logprobs(row, 0, 2),
+        token_logprobs(row, 1, 3),
+        token_logprobs(row + row, 1, 2),
+    ]
+    assert one not in [*different, None]
+
+
 @pytest.mark.parametrize("damage", [np.nan, np.inf, -np.inf])
 def test_damaged_logits_are_refused(damage):
     row = np.full(5, -np.inf if damage == -np.inf else 0.0, np.float32)
