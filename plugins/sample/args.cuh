@@ -7,14 +7,14 @@
 namespace ssd {
 
 struct SampleArgs {
-    LawArgs scan;              // in draft ids. Its `brackets` null: the caller knows that no row
-                               // truncates. Its `first_position` is not read
+    LawArgs scan;              // in draft ids. `brackets` null: the caller knows that no row
+                               // truncates. `first_position` is not read
     const i64* positions;      // [B, R]
     const i32* ids_map;        // [V], target ids, no id twice; null: the same ids
     const i64* exclude;        // [B, R], target ids, -1 for none; null: none anywhere
     const i32* shape_top;      // [B], F of Saguaro, 0 for none; null: none anywhere
     const float* shape_scale;  // [B], C of Saguaro
-    u64* lists;                // workspace [B * R, S, L]
+    u64* lists;                // workspace [B * R, S + 1, L]
     i64* sample;               // [B, R]
     i64* candidates;           // [B, R, F], -1 behind the last
     i32* q_ids;                // [B, R, M] of the ratio rule, -1 behind the last

@@ -18,7 +18,7 @@ from plugins.sample.sampled import MAX_CANDIDATES, MAX_SUPPORT, IdsMap, Reshapin
 IntArray = npt.NDArray[np.int64]
 Shapes = dict[str, tuple[tuple[int, ...], str]]
 
-SCAN, SAMPLE = "ssd_sample_scan", "ssd_sample"
+BRACKETS, SAMPLE = "ssd_sample_brackets", "ssd_sample"
 BEST, TAKE = "ssd_sample_best", "ssd_sample_take"
 NUM_THREADS = 128
 
@@ -98,9 +98,9 @@ def workspace(num_rows: int, num_slices: int, num_ranked: int) -> Shapes:
     """Shape and dtype of a launch's scratch memory beside `law.workspace`; no initial value.
 
     Args:
-        num_ranked: see `list_size`; 1 for the layer ssd::Sample.
+        num_ranked: see `list_size`.
     """
-    return {"lists": ((num_rows, num_slices, num_ranked), "uint64")}
+    return {"lists": ((num_rows, num_slices + 1, num_ranked), "uint64")}
 
 
 def outputs(num_rows: int, num_candidates: int, max_support: int) -> Shapes:

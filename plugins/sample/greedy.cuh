@@ -13,9 +13,10 @@ template <class T, class Ctx>
 SSD_DEVICE void best_of_slice(Ctx& ctx, const SampleArgs& args) {
     const i64 number = ctx.block_index() / args.scan.num_slices;
     const int slice = ctx.block_index() % args.scan.num_slices;
-    const T* const logits = static_cast<const T*>(args.scan.rows.logits) + number * args.scan.rows.pitch;
+    const LogitRows& rows = args.scan.rows;
+    const T* const logits = static_cast<const T*>(rows.logits) + number * rows.pitch;
     u64 best = kNoKey;
-    for_each(ctx, logits, slice_of(ctx, args.scan.rows.vocab_size, slice, args.scan.num_slices),
+    for_each(ctx, logits, slice_of(ctx, rows.vocab_size, slice, args.scan.num_slices),
              [&](int id, float logit) {
                  const u64 key = list_key(true, logit, id);
                  best = key < best ? key : best;
@@ -24,7 +25,8 @@ SSD_DEVICE void best_of_slice(Ctx& ctx, const SampleArgs& args) {
     if (ctx.thread_index() == 0) args.lists[number * args.scan.num_slices + slice] = best;
 }
 
-// The best of each row's slices, as a target id. A block takes several rows where there are fewer blocks.
+// The best of each row's slices, as a target id. A block takes several rows where there are fewer
+// blocks than rows.
 template <class Ctx>
 SSD_DEVICE void take_best(Ctx& ctx, const SampleArgs& args) {
     const int num_rows = args.scan.rows.num_sequences * args.scan.rows.rows_each;

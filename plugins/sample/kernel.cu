@@ -4,9 +4,12 @@
 #include "plugins/sample/greedy.cuh"
 #include "plugins/sample/sampler.cuh"
 
-SSD_KERNEL_WITH_CALLS(ssd_sample_scan_f32, ssd::SampleArgs, 256, 4, ssd::scan<float>)
-SSD_KERNEL_WITH_CALLS(ssd_sample_scan_f16, ssd::SampleArgs, 256, 4, ssd::scan<ssd::Half>)
-SSD_KERNEL_WITH_CALLS(ssd_sample_scan_bf16, ssd::SampleArgs, 256, 4, ssd::scan<ssd::BFloat16>)
+SSD_KERNEL_WITH_CALLS(ssd_sample_brackets_f32, ssd::SampleArgs, 256, 4,
+                      ssd::find_sample_brackets<float>)
+SSD_KERNEL_WITH_CALLS(ssd_sample_brackets_f16, ssd::SampleArgs, 256, 4,
+                      ssd::find_sample_brackets<ssd::Half>)
+SSD_KERNEL_WITH_CALLS(ssd_sample_brackets_bf16, ssd::SampleArgs, 256, 4,
+                      ssd::find_sample_brackets<ssd::BFloat16>)
 SSD_KERNEL_WITH_CALLS(ssd_sample_f32, ssd::SampleArgs, 128, 6, ssd::sample<float>)
 SSD_KERNEL_WITH_CALLS(ssd_sample_f16, ssd::SampleArgs, 128, 6, ssd::sample<ssd::Half>)
 SSD_KERNEL_WITH_CALLS(ssd_sample_bf16, ssd::SampleArgs, 128, 6, ssd::sample<ssd::BFloat16>)

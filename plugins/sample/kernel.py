@@ -17,7 +17,7 @@ from plugins.sample import sampled
 from plugins.sample.args import (
     ARGS,
     BEST,
-    SCAN,
+    BRACKETS,
     NUM_THREADS,
     SAMPLE,
     TAKE,
@@ -167,7 +167,7 @@ def _sampled_trial(
     return Trial(
         label=label,
         entry=f"{SAMPLE}_f16",
-        first=(f"{SCAN}_f16",) if params is not None else (),
+        first=(f"{BRACKETS}_f16",) if params is not None else (),
         num_blocks=num_rows * num_slices,
         num_threads=NUM_THREADS,
         num_bytes=size,
@@ -208,7 +208,7 @@ KERNEL = Kernel(
     source=Path(__file__).with_name("kernel.cu"),
     args=ARGS,
     entries=(
-        *(f"{name}_{each}" for name in (SCAN, SAMPLE, BEST) for each in law.SUFFIXES.values()),
+        *(f"{name}_{each}" for name in (BRACKETS, SAMPLE, BEST) for each in law.SUFFIXES.values()),
         TAKE,
     ),
     trials=(

@@ -1,8 +1,9 @@
-// Drafting a token with a temperature, as plugins/sample/sampled.py means it: one launch for all rows
-// of a batch of draft logits.
+// Drafting a token with a temperature, as plugins/sample/sampled.py means it: one launch for all
+// rows of a batch of draft logits.
 //
-// A row is read by S blocks. Each makes a list of its best ids; the last to finish joins the lists,
-// settles the ids whose fate was open (plugins/law/cut.cuh), and writes what the row yields.
+// A row is read by S blocks. Each makes a list of its best ids. The last to finish makes one more,
+// of those ids whose fate was open (plugins/law/cut.cuh), joins the lists, and writes what the row
+// yields.
 
 #pragma once
 
@@ -23,13 +24,6 @@ SSD_DEVICE Bracket bracket_of_row(const SampleArgs& args, const Row<T>& row, int
     Bracket bracket = {};
     if (row.truncates()) bracket = args.scan.brackets[number];
     return bracket;
-}
-
-template <class T, class Ctx>
-SSD_CALLED u64 cut_of_row(Ctx& ctx, const SampleArgs& args, int number) {
-    const Row<T> row = row_at<T>(args.scan.rows, args.scan.law, number);
-    const Bracket bracket = args.scan.brackets[number];
-    return settle_cut(ctx, row, bracket, open_ids(scanned_of(args.scan), number, bracket));
 }
 
 // The bits of eight target ids, as if they shared a block; of those in `wanted`.
@@ -69,9 +63,9 @@ struct Scorer {
         return list_key(is_kept, has_noise ? logit + scale * kLeastGumbel : logit, id);
     }
 
-    // Adds their noise to the values of the ids first .. first + 7 whose bit is set. Returns the bits
-    // of those whose key may lie below `bound`; the others are left without noise, which costs far
-    // more than all else: 26 instructions an id for its bits, and 55 for its two logarithms.
+    // Adds their noise to the values of the ids first .. first + 7 whose bit is set. Returns the
+    // bits of those whose key may lie below `bound`; the others are left without noise, which costs
+    // far more than all else: 26 instructions an id for its bits, 55 for its two logarithms.
     SSD_DEVICE u32 perturb(int first, u32 offered, u64 bound, float* values) const {
         float largest = -infinity();
         SSD_UNROLL
@@ -100,8 +94,8 @@ struct Scorer {
     }
 
    private:
-    // The largest 1 - u with which a logit may reach the value `bar`, and a little more: the noise is
-    // at least t only where 1 - u <= 1 - exp(-exp(-t)) < exp(-t).
+    // The largest 1 - u with which a logit may reach the value `bar`, and a little more: the noise
+    // is at least t only where 1 - u <= 1 - exp(-exp(-t)) < exp(-t).
     SSD_DEVICE float reach(float logit, float bar) const {
         const float rounding = 1e-6f * (fabsf(bar) + fabsf(logit));
         return 1.01f * exp_f32((logit - bar + rounding) / scale);
@@ -114,10 +108,36 @@ SSD_DEVICE Scorer scorer_of(const SampleArgs& args, const Row<T>& row, int numbe
     const bool is_perturbed = args.max_support == 0 && !row.is_greedy();
     if (!is_perturbed) return {args.ids_map, false, 0, 0, 0};
     const float scale = row.temperature < kMaxScale ? row.temperature : kMaxScale;
-    return {args.ids_map, true, scale, args.scan.law.seed[row.sequence], u64(args.positions[number])};
+    const u64 seed = args.scan.law.seed[row.sequence];
+    return {args.ids_map, true, scale, seed, u64(args.positions[number])};
 }
 
-// The best ids of a slice. Those whose fate is open are collected instead, unless their cut is known.
+// Where the lists of a row are: one a slice, and that of the ids whose fate was open.
+SSD_DEVICE u64* lists_of_row(const SampleArgs& args, int number) {
+    return args.lists + i64(number) * (args.scan.num_slices + 1) * args.list_size;
+}
+
+template <class Ctx>
+SSD_DEVICE void keep(Ctx& ctx, const SampleArgs& args, int number, int which, TopList<Ctx>& list) {
+    const int count = list.settle();
+    u64* const own = lists_of_row(args, number) + i64(which) * args.list_size;
+    for (int i = ctx.thread_index(); i < args.list_size; i += ctx.num_threads())
+        own[i] = i < count ? list[i] : kNoKey;
+}
+
+// key_of(i) for each i below `count`.
+template <class Ctx, class KeyOf>
+SSD_DEVICE void offer_all(Ctx& ctx, TopList<Ctx>& list, int count, KeyOf key_of) {
+    const int num_threads = ctx.num_threads(), thread = ctx.thread_index();
+    for (int begin = 0; begin < count; begin += kOfferedAtOnce * num_threads) {
+        u32 offered = 0;
+        for (int i = 0; i < kOfferedAtOnce; ++i)
+            offered |= u32(begin + i * num_threads + thread < count) << i;
+        list.offer(offered, [&](int i) { return key_of(begin + i * num_threads + thread); });
+    }
+}
+
+// The best ids of a slice, but for those whose fate is open: they are collected.
 template <class T, class Ctx>
 SSD_DEVICE void rank_slice(Ctx& ctx, const SampleArgs& args, const Row<T>& row, int number,
                            Range slice, TopList<Ctx>& list) {
@@ -125,13 +145,13 @@ SSD_DEVICE void rank_slice(Ctx& ctx, const SampleArgs& args, const Row<T>& row, 
     const OpenIds open = open_ids(scanned_of(args.scan), number, bracket);
     const Cutter cutter = cutter_of(row, &bracket);
     const Scorer scorer = scorer_of(args, row, number);
-    const u64 cut = open.is_collected ? kKeepsAll : args.scan.cuts[number];
 
     auto& edits = ctx.template shared<EditMap>();
     row.mark_edits(ctx, edits, slice);
     const int tile = kGroup * ctx.num_threads();
     for (int begin = slice.begin; begin < slice.end; begin += tile) {
         const int first = begin + kGroup * ctx.thread_index();
+        const bool is_first = begin == slice.begin;
         float values[kGroup] = {};
         u32 offered = 0, kept = 0;  // a bit for each of the eight ids
         if (first < slice.end) row.load_group(edits, slice, first, values);
@@ -139,16 +159,14 @@ SSD_DEVICE void rank_slice(Ctx& ctx, const SampleArgs& args, const Row<T>& row, 
         for (int i = 0; i < kGroup; ++i) {
             if (first + i >= slice.end) continue;
             const Fate fate = cutter.fate_of(values[i]);
-            if (fate == Fate::kOpen && open.is_collected) {
+            if (fate == Fate::kOpen) {
                 open.collect(ctx, values[i], first + i);
                 continue;
             }
-            const bool stays = fate == Fate::kOpen ? rank_of(values[i], first + i) <= cut
-                                                   : fate == Fate::kStays || values[i] != values[i];
             offered |= 1u << i;
-            kept |= u32(stays) << i;
+            kept |= u32(fate == Fate::kStays || values[i] != values[i]) << i;
         }
-        if (begin == slice.begin) {
+        if (is_first) {
             u64 promised = kNoKey;
             SSD_UNROLL
             for (int i = 0; i < kGroup; ++i) {
@@ -167,47 +185,50 @@ SSD_DEVICE void rank_slice(Ctx& ctx, const SampleArgs& args, const Row<T>& row, 
         }
         list.offer(
             offered, [&](int i) { return list_key(kept >> i & 1u, values[i], first + i); },
-            begin == slice.begin);
+            is_first);
     }
 }
 
-// Joins the lists of a row's slices and the `num_open` ids that were open; returns how many are on
-// `list`.
-template <class Ctx>
-SSD_DEVICE int join(Ctx& ctx, const SampleArgs& args, const Scorer& scorer, int number,
-                    int num_open, u64 cut, TopList<Ctx>& list) {
-    const int num_listed = args.scan.num_slices * args.list_size;
-    const int count = num_listed + num_open;
-    const u64* const lists = args.lists + i64(number) * num_listed;
-    const u64* const open = args.scan.open_ranks + i64(number) * kMaxCollected;
-    auto at = [&](int begin, int i) {
-        return begin + i * ctx.num_threads() + ctx.thread_index();
+// The best of the ids whose fate was open, for the block that knows them all. Where they are too
+// many to collect (equal logits, as a rule) it reads the row again.
+template <class T, class Ctx>
+SSD_CALLED void rank_open(Ctx& ctx, const SampleArgs& args, int number) {
+    const Row<T> row = row_at<T>(args.scan.rows, args.scan.law, number);
+    const Bracket bracket = args.scan.brackets[number];
+    const OpenIds open = open_ids(scanned_of(args.scan), number, bracket);
+    const Cutter cutter = cutter_of(row, &bracket);
+    const Scorer scorer = scorer_of(args, row, number);
+    const u64 cut = settle_cut(ctx, row, bracket, open);
+    auto key_of = [&](u64 rank) {
+        return scorer.key(rank <= cut, logit_of_rank(rank), id_of_rank(rank));
     };
-    for (int begin = 0; begin < count; begin += kOfferedAtOnce * ctx.num_threads()) {
-        u32 offered = 0;
-        for (int i = 0; i < kOfferedAtOnce; ++i) offered |= u32(at(begin, i) < count) << i;
-        list.offer(offered, [&](int i) {
-            const int place = at(begin, i);
-            if (place < num_listed) return lists[place];
-            const u64 rank = open[place - num_listed];
-            return scorer.key(rank <= cut, logit_of_rank(rank), id_of_rank(rank));
+
+    TopList<Ctx> list(ctx, args.list_size);
+    if (open.is_collected) {
+        offer_all(ctx, list, int(bracket.num_between),
+                  [&](int i) { return key_of(open.ranks[i]); });
+    } else {
+        offer_all(ctx, list, row.vocab_size, [&](int id) {
+            const float logit = row.value(id);
+            return cutter.fate_of(logit) == Fate::kOpen ? key_of(rank_of(logit, id)) : kNoKey;
         });
     }
-    return list.settle();
+    keep(ctx, args, number, args.scan.num_slices, list);
 }
 
-// What a row yields, for the last of its blocks. It reads no logits, so their type does not matter.
+// What a row yields, for the last of its blocks, from the first `num_lists` of its lists.
 template <class Ctx>
-SSD_CALLED void finish_row(Ctx& ctx, const SampleArgs& args, int number, int num_open, u64 cut) {
+SSD_CALLED void finish_row(Ctx& ctx, const SampleArgs& args, int number, int num_lists) {
+    // No logits are read, so their type does not matter.
     const auto row = row_at<float>(args.scan.rows, args.scan.law, number);
+    const u64* const lists = lists_of_row(args, number);
     TopList<Ctx> list(ctx, args.list_size);
+    offer_all(ctx, list, num_lists * args.list_size, [&](int i) { return lists[i]; });
+    int count = list.settle();
+
     Status status = scanned_status(args, row, number);
-    int count = 0;
-    if (status == Status::kDone) {
-        count = join(ctx, args, scorer_of(args, row, number), number, num_open, cut, list);
-        const float best = count > 0 ? value_of(list[0]) : -infinity();
-        if (!(fabsf(best) < infinity())) status = Status::kDamaged;
-    }
+    const float best = count > 0 ? value_of(list[0]) : -infinity();
+    if (status == Status::kDone && !(fabsf(best) < infinity())) status = Status::kDamaged;
     if (status != Status::kDone) count = 0;
     if (ctx.thread_index() == 0) args.status[number] = i32(status);
     write_candidates(ctx, args, number, list, count);
@@ -221,19 +242,6 @@ SSD_CALLED void finish_row(Ctx& ctx, const SampleArgs& args, int number, int num
     }
 }
 
-// The law's first pass. Of a row with more open ids than the second pass collects (equal logits, as a
-// rule) it settles the cut at once.
-template <class T, class Ctx>
-SSD_DEVICE void scan(Ctx& ctx, const SampleArgs& args) {
-    find_brackets<T>(ctx, args.scan);
-    const int number = ctx.block_index() / args.scan.num_slices;
-    if (!row_at<T>(args.scan.rows, args.scan.law, number).truncates()) return;
-    if (!ctx.arrive_last(args.scan.tickets + number, args.scan.num_slices)) return;
-    if (args.scan.brackets[number].num_between <= u32(kMaxCollected)) return;
-    const u64 cut = cut_of_row<T>(ctx, args, number);
-    if (ctx.thread_index() == 0) args.scan.cuts[number] = cut;
-}
-
 template <class T, class Ctx>
 SSD_DEVICE void sample(Ctx& ctx, const SampleArgs& args) {
     const int number = ctx.block_index() / args.scan.num_slices;
@@ -244,15 +252,17 @@ SSD_DEVICE void sample(Ctx& ctx, const SampleArgs& args) {
     if (is_law)
         rank_slice(ctx, args, row, number,
                    slice_of(ctx, row.vocab_size, part, args.scan.num_slices), list);
-    const int count = list.settle();
-    u64* const own = args.lists + (i64(number) * args.scan.num_slices + part) * args.list_size;
-    for (int i = ctx.thread_index(); i < args.list_size; i += ctx.num_threads())
-        own[i] = i < count ? list[i] : kNoKey;
+    keep(ctx, args, number, part, list);
     if (!ctx.arrive_last(args.scan.tickets + number, args.scan.num_slices)) return;
-    const u32 num_open = is_law ? bracket_of_row(args, row, number).num_between : 0;
-    const bool has_collected = num_open > 0 && num_open <= u32(kMaxCollected);
-    const u64 cut = has_collected ? cut_of_row<T>(ctx, args, number) : kKeepsAll;
-    finish_row(ctx, args, number, has_collected ? int(num_open) : 0, cut);
+    const bool has_open = is_law && bracket_of_row(args, row, number).num_between > 0;
+    if (has_open) rank_open<T>(ctx, args, number);
+    finish_row(ctx, args, number, args.scan.num_slices + (has_open ? 1 : 0));
+}
+
+// The law's first pass, for batches in which a row truncates.
+template <class T, class Ctx>
+SSD_DEVICE void find_sample_brackets(Ctx& ctx, const SampleArgs& args) {
+    find_brackets<T>(ctx, args.scan);
 }
 
 }  // namespace ssd

@@ -76,8 +76,8 @@ class TopList {
         ctx_.sync();
     }
 
-    // Up to kOfferedAtOnce keys of this thread: key_of(i) for each bit i that is set. `is_first` brings
-    // the bound up to them at once.
+    // Up to kOfferedAtOnce keys of this thread: key_of(i) for each bit i that is set. `is_first`
+    // brings the bound up to them at once.
     template <class KeyOf>
     SSD_DEVICE void offer(u32 offered, KeyOf key_of, bool is_first = false) {
         SSD_UNROLL

@@ -1,5 +1,5 @@
-// What a row of draft logits yields, from the list of its best ids: the candidates for the bonus token,
-// and under the ratio rule the draft's law and a token drawn from it.
+// What a row of draft logits yields, from the list of its best ids: the candidates for the bonus
+// token, and under the ratio rule the draft's law and a token drawn from it.
 
 #pragma once
 

@@ -107,7 +107,7 @@ def launch(compiled: HostKernel, batch: Batch, grid: Grid = Grid()) -> dict[str,
     for name in [each.name for each in args.ARGS.fields if getattr(each, "is_output", False)]:
         if values[name] is not None and name != "tickets":
             values[name].view(np.uint8)[...] = 0xA5
-    entries = [args.SCAN, args.SAMPLE] if batch.truncates else [args.SAMPLE]
+    entries = [args.BRACKETS, args.SAMPLE] if batch.truncates else [args.SAMPLE]
     for entry in entries:
         launch_entry(compiled, f"{entry}_{batch.suffix}", values, batch.num_rows, grid)
     assert not values["tickets"].any()
