@@ -287,6 +287,8 @@ def test_verify_prints_figures_and_exits_by_them(
     arguments += ["--out", str(tmp_path / "b"), "--quiet"]
     assert main([*arguments, "--verify", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["verification"]["passed"] is True
+    assert main([*arguments[:-1], "--verify"]) == 0
+    assert "passed: logits may differ by" in capsys.readouterr().out
     assert main(["verify", str(tmp_path / "b"), "--json", "--quiet"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["passed"] is True
