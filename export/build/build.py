@@ -20,7 +20,7 @@ from engines.bundle import (
     seal_bundle,
     seal_engine,
 )
-from engines.errors import BundleError, MissingDependencyError
+from engines.errors import BundleError
 from engines.manifest import (
     DRAFT,
     SCHEMA,
@@ -39,6 +39,7 @@ from export.build.writer import BundleWriter
 from export.checkpoint.api import Checkpoint
 from export.checkpoint.weights import EMBEDDING
 from export.graph.api import DATA_FILE, GraphRequest, GraphResult, Progress
+from export.packages import require
 
 BuildGraph = Callable[[GraphRequest, Progress], GraphResult]
 Verify = Callable[[Path, Checkpoint, Checkpoint | None], object]
@@ -222,10 +223,7 @@ def _write_pair(plan: BuildPlan, folder: Path) -> None:
 
 def _build_graph() -> BuildGraph:
     for module, package in (("onnx", "onnx"), ("onnx_ir", "onnx-ir")):
-        try:
-            __import__(module)
-        except ImportError:
-            raise MissingDependencyError(package, "export", "building a bundle") from None
+        require(module, package, "export", "building a bundle")
     from export.graph.api import build_graph
 
     return build_graph

@@ -16,8 +16,9 @@ from export.build.progress import Reporter
 from export.tensorrt.cache import EngineCache, EngineFacts, engine_key
 from export.tensorrt.capabilities import choose_capabilities, local_gpu
 from export.tensorrt.graph_file import read_graph
+from export.tensorrt.plan_header import contradiction
 from export.tensorrt.process import CompileRequest, compile_in_process
-from export.tensorrt.vendor import load
+from export.tensorrt.vendor import RTX, load
 from plugins import tensorrt as plugins
 
 
@@ -79,7 +80,6 @@ def compile_plan(
 
     Raises UnsupportedModelError, UsageError, BackendError and OSError.
     """
-    started = time.monotonic()
     limits = engine.limits
     profiles = shape_profiles(
         engine.role,
@@ -106,6 +106,9 @@ def compile_plan(
     )
     path = folder / PLAN_FILE
     plan = cache.get(key)
+    if plan is not None and (found := _contradiction(compiler, plan)):
+        reporter.say(f"cached engine {key[:12]} is {found}; it will be compiled again")
+        plan = None
     if plan is not None:
         path.write_bytes(plan)
         reporter.say(f"{engine.role} engine: from the cache ({key[:12]})")
@@ -120,23 +123,32 @@ def compile_plan(
         plugins=facts.plugins,
         timing_cache=_timing_cache(compiler),
     )
+    started = time.monotonic()
     try:
         compile_in_process(
             request, lambda what, done, total: reporter.step(f"{engine.role} {what}", done, total)
         )
     except BackendError as error:
         raise BackendError(f"{error}; {_settings(compiler, engine)}") from None
+    seconds = time.monotonic() - started
     about = EngineFacts(
         engine.source.name, compiler.vendor, engine.precision, compiler.capabilities
     )
     cache.put(key, path.read_bytes(), about)
-    seconds = time.monotonic() - started
     reporter.say(
         f"{engine.role} engine: compiled by {compiler.builder} for "
         f"{' '.join(compiler.capabilities)} in {seconds:.1f} s; "
         f"shapes: {', '.join(profile.name for profile in profiles)}"
     )
     return facts
+
+
+def _contradiction(compiler: Compiler, plan: bytes) -> str | None:
+    """Only the header of a TensorRT-RTX plan is known."""
+    if compiler.vendor != RTX:
+        return None
+    version = compiler.builder.removeprefix(f"{compiler.vendor} ")
+    return contradiction(plan, version, compiler.capabilities)
 
 
 def _settings(compiler: Compiler, engine: EngineManifest) -> str:

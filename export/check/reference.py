@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from engines.errors import MissingDependencyError, UnsupportedModelError
+from engines.errors import UnsupportedModelError
 from export.build.pair import check_pair
 from export.checkpoint.api import Checkpoint
 from export.checkpoint.spec import ModelSpec
 from export.checkpoint.weights import EMBEDDING, HEAD
+from export.packages import require
 
 if TYPE_CHECKING:
     import torch
@@ -135,9 +136,7 @@ def _rope_parameters(spec: ModelSpec) -> dict[str, object]:
 
 
 def require_transformers() -> None:
-    """MissingDependencyError where torch or transformers is not installed."""
+    """MissingDependencyError where torch or transformers is not installed, BackendError where one
+    is broken."""
     for package in ("torch", "transformers"):
-        try:
-            __import__(package)
-        except ImportError:
-            raise MissingDependencyError(package, "torch", PURPOSE) from None
+        require(package, package, "torch", PURPOSE)

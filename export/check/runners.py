@@ -13,31 +13,26 @@ from typing import Any
 import numpy as np
 
 from engines.bundle import Bundle
-from engines.errors import (
-    BackendError,
-    BundleIncompatibleError,
-    MissingDependencyError,
-    UsageError,
-)
+from engines.errors import BackendError, BundleIncompatibleError, UsageError
 from engines.manifest import DRAFT, EngineManifest, PlanFacts
 from engines.tensors import DType
 from export.check.launcher import ReferenceLauncher
+from export.packages import require
 from export.tensorrt import vendor as vendors
 from export.tensorrt.capabilities import local_gpu
 from export.tensorrt.messages import Messages, logger_for
 from plugins import tensorrt as layers
 
 ONNXRUNTIME = "onnxruntime"
+_POLYGRAPHY = ("", ".exception", ".logger", ".cuda", ".backend.onnxrt", ".backend.trt")
 _SILENT = 60
 """Above polygraphy's CRITICAL."""
 
 
 def require_polygraphy(purpose: str) -> None:
-    """MissingDependencyError where polygraphy is not installed."""
-    try:
-        import polygraphy  # noqa: F401  (only whether it is there)
-    except ImportError:
-        raise MissingDependencyError("polygraphy", "bench", purpose) from None
+    """MissingDependencyError where polygraphy is not installed, BackendError where it is broken."""
+    for part in _POLYGRAPHY:
+        require(f"polygraphy{part}", "polygraphy", "bench", purpose)
 
 
 @contextmanager
@@ -74,11 +69,8 @@ def onnx_runner(path: Path, num_threads: int) -> Any:
 
     It hands every cache in and out, a copy each way. Raises MissingDependencyError, BackendError.
     """
-    try:
-        import onnxruntime
-    except ImportError:
-        purpose = "running an engine on ONNX Runtime"
-        raise MissingDependencyError("onnxruntime", "cpu", purpose) from None
+    purpose = "running an engine on ONNX Runtime"
+    onnxruntime = require("onnxruntime", "onnxruntime", "cpu", purpose, ("InferenceSession",))
     from polygraphy.backend.onnxrt import OnnxrtRunner
 
     from runtime.backends.onnxruntime import INT8_COMPUTE

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from engines.bundle import Bundle, open_bundle
-from engines.errors import BackendError, MissingDependencyError
+from engines.errors import BackendError
 from engines.manifest import DRAFT, TARGET
 from export.check.fidelity import Fidelity, Logits, compare
 from export.check.parity import BundleParity, compare_plans
@@ -24,6 +24,7 @@ from export.check.reference import (
 from export.check.runners import manifest_of, require_polygraphy
 from export.check.scoring import Score, Scoring, scoring
 from export.checkpoint.api import Checkpoint
+from export.packages import require
 
 PROMPTS = (
     "Explain in two sentences why the sky is blue.",
@@ -123,10 +124,7 @@ def require_packages(bundle: Bundle) -> None:
     if bundle.chat_template_path is not None:
         needed.append("jinja2")
     for package in needed:
-        try:
-            __import__(package)
-        except ImportError:
-            raise MissingDependencyError(package, "cpu", PURPOSE) from None
+        require(package, package, "cpu", PURPOSE)
 
 
 def _load(role: str, load: Callable[[], Reference], progress: Progress) -> Reference:

@@ -22,6 +22,8 @@ from export.build.options import (
 )
 from export.build.plan import BuildPlan, check_room, in_words, make_plan
 from export.cli.console import add_output_options, display, emit, emit_json
+from export.cli.inspect import loaded_bytes
+from export.cli.verify import text as verification_text
 from export.graph.precision import BACKENDS
 
 if TYPE_CHECKING:
@@ -91,8 +93,8 @@ def add_to(commands: argparse._SubParsersAction[Parser]) -> None:
         nargs="+",
         default=(),
         metavar="M.N",
-        help="TensorRT: the GPUs to compile for, 8.9 12.0 for one (default: all that the compiler "
-        "supports from 8.0 on; standard TensorRT compiles for the GPU of this machine)",
+        help="TensorRT: the GPUs to compile for, for example 8.9 12.0 (default: all that the "
+        "compiler supports from 8.0 on; standard TensorRT compiles for the GPU of this machine)",
     )
     option(
         "--no-onnx",
@@ -160,6 +162,11 @@ def run(args: argparse.Namespace) -> int:
         emit_json(_built(result))
     elif args.quiet:
         emit(f"{result.bundle.path}\n")
+    elif result.verification is not None:
+        from export.check.verify import Verification
+
+        assert isinstance(result.verification, Verification)
+        emit(verification_text(result.verification))
     elif options.backend in GPU_BACKENDS:
         emit(f"look at it: python -m export inspect {result.bundle.path}\n")
     else:
@@ -252,7 +259,8 @@ def _built(result: BuildResult) -> dict[str, object]:
         "engines": {
             engine.role: {
                 "num_parameters": engine.model.num_parameters,
-                "weight_bytes": engine.weight_bytes,
+                "weight_bytes": loaded_bytes(engine),
+                "disk_bytes": engine.weight_bytes,
                 "kv_bytes": engine.kv.bytes_for(engine.limits.max_batch),
             }
             for engine in bundle.engines

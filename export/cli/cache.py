@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from engines.codec import encode
-from engines.errors import as_line
+from engines.errors import UsageError, as_line
 from export.build.plan import in_words
 from export.cli.console import add_output_options, emit, emit_json, say
 from export.tensorrt.cache import DEFAULT_GB, LIMIT_VARIABLE, MOST_GB, EngineCache
@@ -84,9 +85,22 @@ def add_to(commands: argparse._SubParsersAction[Parser]) -> None:
         add_output_options(action)
 
 
+@contextmanager
+def _usable(cache: EngineCache) -> Iterator[None]:
+    """What a folder cannot do becomes UsageError."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"cannot use the engine cache {cache.folder}: {error.strerror or error}; "
+            "SSD_TRT_CACHE names another folder"
+        ) from None
+
+
 def run_list(args: argparse.Namespace) -> int:
     cache = EngineCache()
-    entries = cache.entries()
+    with _usable(cache):
+        entries = cache.entries()
     num_bytes = sum(entry.num_bytes for entry in entries)
     if args.json:
         facts: dict[str, object] = {"folder": str(cache.folder), "max_bytes": cache.max_bytes}
@@ -97,23 +111,30 @@ def run_list(args: argparse.Namespace) -> int:
     elif entries:
         emit(table(entries))
     if not args.quiet:
+        folder = as_line(str(cache.folder))
         held = f"{_engines(len(entries))}, {in_words(num_bytes)} of {in_words(cache.max_bytes)}"
-        say(f"{held} in {cache.folder}" if entries else f"no engines in {cache.folder}")
+        say(f"{held} in {folder}" if entries else f"no engines in {folder}")
     return 0
 
 
 def run_clear(args: argparse.Namespace) -> int:
-    cache = EngineCache()
+    cache = EngineCache(note=(lambda _line: None) if args.quiet else _note)
     older_than_s = None if args.older_than is None else args.older_than * _DAY_S
     max_bytes = None if args.max_size is None else int(args.max_size * 1e9)
-    num_removed, freed = cache.clear(older_than_s, max_bytes)
+    with _usable(cache):
+        num_removed, freed = cache.clear(older_than_s, max_bytes)
+    folder = as_line(str(cache.folder))
     if args.json:
         emit_json({"folder": str(cache.folder), "num_removed": num_removed, "freed_bytes": freed})
     elif num_removed or freed:
-        emit(f"removed {_engines(num_removed)} from {cache.folder}, freed {in_words(freed)}\n")
+        emit(f"removed {_engines(num_removed)} from {folder}, freed {in_words(freed)}\n")
     else:
-        emit(f"nothing to remove in {cache.folder}\n")
+        emit(f"nothing to remove in {folder}\n")
     return 0
+
+
+def _note(line: str) -> None:
+    say(as_line(line))
 
 
 def table(entries: Sequence[CacheEntry]) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from engines.console import OutputClosed, emit, prepare_streams, say
-from engines.errors import UsageError
+from engines.errors import UsageError, as_line
 from export.progress import Report, progress
 
 __all__ = [
@@ -66,7 +66,7 @@ class Display:
 
     def say(self, text: str) -> None:
         if not self._quiet:
-            say(text)
+            say(as_line(text))
 
     def step(self, what: str, done: int, total: int) -> None:
         self._report(what, done / total if total else 1.0, f"{done} of {total}")

@@ -114,7 +114,9 @@ class EngineCache:
                 self._write(self._path(key), _header(key, plan, facts), plan)
                 self._shrink(self.max_bytes, keep=key)
         except OSError as error:
-            where = f" ({error.filename})" if error.filename else ""
+            name = error.filename2 or error.filename  # of a rename, the name that is taken
+            fix = "; remove it, or rename it" if error.errno in (errno.EEXIST, errno.EISDIR) else ""
+            where = f" ({name}{fix})" if name else ""
             self._note(
                 f"the engine cache could not be written: {error.strerror or error}{where}; the "
                 "build goes on, SSD_TRT_CACHE names another folder (for fetched checkpoints, too)"
@@ -195,7 +197,8 @@ class EngineCache:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         self.folder.mkdir(parents=True, exist_ok=True)
-        with locked(self.folder / ".lock"):
+        told = f"another process is changing the engine cache {self.folder}; waiting for it"
+        with locked(self.folder / ".lock", lambda: self._note(told)):
             yield
 
     def _sweep(self) -> int:

@@ -19,7 +19,7 @@ BF16_SINCE = (8, 0)
 """Compute capability from which bfloat16 arithmetic exists."""
 _CC_MAJOR, _CC_MINOR = 75, 76
 """CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR."""
-_FORM = re.compile(r"[0-9]+\.[0-9]+")
+_FORM = re.compile(r"[0-9]{1,3}\.[0-9]{1,3}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +87,10 @@ def _local_only(vendor: Vendor, wanted: Sequence[str], precision: str, gpu: Loca
 def _check_form(capability: str, supported: Sequence[str]) -> None:
     """UsageError, which quotes what was given: a blank at its end would not be seen."""
     if not _FORM.fullmatch(capability):
+        shown = capability if len(capability) <= 20 else f"{capability[:17]}..."
         examples = f"one of {' '.join(supported)}" if supported else "8.9 for example"
         raise UsageError(
-            f"--compute-capability {capability!r} is not written as major.minor, {examples}; "
+            f"--compute-capability {shown!r} is not written as major.minor, {examples}; "
             "several are words of their own: 8.9 12.0"
         )
 

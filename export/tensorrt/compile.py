@@ -14,7 +14,7 @@ from export.tensorrt.capabilities import capability_value
 from export.tensorrt.graph_file import GraphFile, read_graph
 from export.tensorrt.messages import Messages, logger_for
 from export.tensorrt.network import parse, require_operators
-from export.tensorrt.plan_header import read_header
+from export.tensorrt.plan_header import contradiction
 from export.tensorrt.profiles import add_profile
 from export.tensorrt.progress import BuildProgress, Progress, monitor
 from export.tensorrt.vendor import RTX, STANDARD, Vendor
@@ -112,16 +112,9 @@ def _configure(vendor: Vendor, config: Any, capabilities: Sequence[str], precisi
 
 def _check(vendor: Vendor, plan: bytes, capabilities: Sequence[str]) -> None:
     """BackendError when a plan's own header contradicts what was asked for."""
-    header = read_header(plan) if vendor.is_rtx else None
-    if header is None or header.version != vendor.version:
-        return
-    found, wanted = set(header.capabilities), set(capabilities)
-    if header.num_bytes != len(plan) or found != wanted:
-        raise BackendError(
-            f"{vendor.name} {vendor.version} gave a plan of {len(plan)} bytes for "
-            f"{' '.join(sorted(found))}, expected {header.num_bytes} bytes for "
-            f"{' '.join(sorted(wanted))}"
-        )
+    found = contradiction(plan, vendor.version, capabilities) if vendor.is_rtx else None
+    if found is not None:
+        raise BackendError(f"{vendor.name} {vendor.version} gave {found}")
 
 
 def _use_timing_cache(config: Any, path: Path | None) -> Path | None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 import errno
 import hashlib
+import re
+import struct
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -15,9 +18,13 @@ from engines.errors import BackendError, BundleCorruptError, UsageError
 from engines.tensors import DType
 from export.build.build import build
 from export.build.options import BuildOptions
+from export.disk import locked
+from export.tensorrt.cache import EngineCache
 from export.tensorrt.capabilities import LocalGpu
 from tests.export.build.fake_compiling import RTX, STANDARD, Compiler, tiny_options, use
 from tests.export.build.fake_graph import Recorder, never
+
+HEX12 = "[0-9a-f]{12}"
 
 
 @pytest.fixture(autouse=True)
@@ -91,6 +98,71 @@ def test_the_same_build_is_a_hit_and_the_same_engine_is_not_compiled_twice(
     assert len(compiler.requests) == 2
     assert sum("from the cache" in line for line in recorder.lines) == 2
     assert plans(bundle) == plans(open_bundle(options.place, hashes="all"))
+
+
+def header(capabilities: int, num_bytes: int = 48) -> bytes:
+    """A plan that is a header and no more; a bit for each GPU, 8.9 is the fourth."""
+    start = struct.pack("<4s12xQ4B4sQ", b"vtrt", num_bytes, 1, 7, 1, 116, b"vtrt", capabilities)
+    return start.ljust(48, b"\0")
+
+
+@pytest.mark.parametrize("plan", [header(0b1), header(0b011000, 49), header(0)])
+def test_a_cached_plan_that_contradicts_the_build_is_compiled_again(
+    options: BuildOptions, compiler: Compiler, plan: bytes
+) -> None:
+    """An entry may be whole and yet hold a plan for another GPU, or half a plan."""
+    build(options)
+    cache = EngineCache()
+    for entry in cache.entries():
+        assert entry.facts is not None
+        cache.put(entry.key, plan, entry.facts)
+    recorder = Recorder()
+    elsewhere = dataclasses.replace(options, out=options.place.with_name("c"))
+    bundle = build(elsewhere, reporter=recorder).bundle
+    assert len(compiler.requests) == 4
+    assert plan not in plans(bundle)
+    words = rf"cached engine {HEX12} is a plan of 48 bytes for .*; it will be compiled again"
+    assert sum(bool(re.fullmatch(words, line)) for line in recorder.lines) == 2
+    assert [cache.get(entry.key) for entry in cache.entries()] == plans(bundle)[::-1]
+
+
+def test_a_cached_plan_that_says_what_was_asked_for_is_taken(
+    options: BuildOptions, compiler: Compiler
+) -> None:
+    build(options)
+    cache = EngineCache()
+    for entry in cache.entries():
+        assert entry.facts is not None
+        cache.put(entry.key, header(0b011000), entry.facts)
+    bundle = build(dataclasses.replace(options, out=options.place.with_name("c"))).bundle
+    assert len(compiler.requests) == 2
+    assert plans(bundle) == [header(0b011000)] * 2
+
+
+@pytest.mark.usefixtures("compiler")
+def test_waiting_for_the_engine_cache_is_told_and_is_not_compiling(
+    options: BuildOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The build stood still without a word, and called that the time of the compiler."""
+    cache, recorder, passed = EngineCache(), Recorder(), 0.0
+    cache.folder.mkdir(parents=True)
+    holding = ExitStack()
+    holding.enter_context(locked(cache.folder / ".lock"))
+
+    class Listener(Recorder):
+        def say(self, text: str) -> None:
+            nonlocal passed
+            recorder.say(text)
+            if "waiting for it" in text:
+                passed += 1000.0
+                holding.close()
+
+    monkeypatch.setattr(export.build.compiled.time, "monotonic", lambda: passed)
+    with holding:
+        build(options, reporter=Listener())
+    waits = [line for line in recorder.lines if "waiting for it" in line]
+    assert waits == [f"another process is changing the engine cache {cache.folder}; waiting for it"]
+    assert sum("in 0.0 s;" in line for line in recorder.lines) == 2
 
 
 def plans(bundle: Bundle) -> list[bytes]:

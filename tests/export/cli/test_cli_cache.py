@@ -4,7 +4,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -226,6 +227,56 @@ def test_trouble_with_the_folder_is_one_line(
         assert str(empty.folder) in failing(capsys, action)
     monkeypatch.setenv("SSD_TRT_CACHE_GB", "much")
     assert "SSD_TRT_CACHE_GB is 'much'" in failing(capsys, "list")
+
+
+@pytest.mark.parametrize("action", ["list", "clear"])
+def test_a_cache_that_cannot_be_a_folder_names_the_variable(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    action: str,
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    monkeypatch.setenv("SSD_TRT_CACHE", str(file))
+    err = failing(capsys, action)
+    assert "Not a directory; SSD_TRT_CACHE names another folder" in err
+    assert str(file) in err
+
+
+@pytest.mark.parametrize("action", ["list", "clear"])
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_a_line_break_in_the_folders_name_makes_no_second_line(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    action: str,
+    is_empty: bool,
+) -> None:
+    monkeypatch.setenv("SSD_TRT_CACHE", str(tmp_path / "a\nb\x1b[31m"))
+    if not is_empty:
+        EngineCache().put(SMALL, b"plan", FACTS)
+    out, err = run(capsys, action)
+    said = out if action == "clear" else err
+    assert said.count("\n") == 1
+    assert "a b\\x1b[31m/engines" in said
+
+
+@pytest.mark.usefixtures("cache")
+def test_clear_says_that_it_waits(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stood still without a word while another process held the lock."""
+
+    def busy(_path: Path, on_wait: Callable[[], None]) -> AbstractContextManager[None]:
+        on_wait()
+        return nullcontext()
+
+    monkeypatch.setattr("export.tensorrt.cache.locked", busy)
+    out, err = run(capsys, "clear")
+    assert "removed 2 engines" in out
+    assert err.startswith("another process is changing the engine cache ")
+    assert run(capsys, "clear", "--quiet")[1] == ""
 
 
 def test_the_help_has_examples_that_parse(capsys: pytest.CaptureFixture[str]) -> None:

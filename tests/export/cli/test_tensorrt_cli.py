@@ -190,7 +190,9 @@ def test_a_compiler_that_ends_badly_is_one_line_and_leaves_nothing(
     assert list((tmp_path / "out").iterdir()) == []
 
 
-@pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 def test_an_interrupt_while_compiling_leaves_nothing_behind(
     build_line: list[str], tmp_path: Path, how: signal.Signals, code: int
 ) -> None:

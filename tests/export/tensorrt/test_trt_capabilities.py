@@ -56,6 +56,7 @@ def test_the_default_is_all_that_have_every_precision() -> None:
         ("8.9 ", "fp16", "'8.9 ' is not written as major.minor, one of 7.5 8.9 12.0 13.0; sev"),
         ("8.9 12.0", "fp16", "'8.9 12.0' is not .*; several are words of their own: 8.9 12.0"),
         ("8.9,12.0", "fp16", "'8.9,12.0' is not written as major.minor"),
+        ("9" * 5000 + ".0", "fp16", r"'9{17}\.\.\.' is not written as major.minor"),
         ("\N{FULLWIDTH DIGIT EIGHT}.9", "fp16", "is not written as major.minor"),
         ("7.5", "bf16", "no bfloat16 arithmetic .*--precision fp16"),
     ],
