@@ -5,8 +5,8 @@ rows and positions out of range)::
 
     polygraphy run model.onnx --onnxrt --data-loader-script export/bench/data_loader.py:verify
 
-``step``, ``verify`` (also ``load_data``), ``prompt`` and ``branch`` are the kinds of call; sizes that
-a model leaves open are those of the kind. The file stands alone: numpy, nothing of this project.
+``step``, ``verify`` (also ``load_data``), ``prompt`` and ``branch`` are the kinds of call; sizes
+that a model leaves open are those of the kind. The file stands alone: numpy, nothing of ours.
 """
 
 from __future__ import annotations

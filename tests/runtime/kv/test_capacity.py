@@ -73,5 +73,5 @@ def test_more_than_was_built_is_refused_with_the_option_that_helps(
 def test_caches_that_are_too_small_for_their_own_limits_are_refused() -> None:
     manifest = toy_manifest(DRAFT, 8, 8, Limits(64, 1, 4, 8))
     small = toy_manifest(DRAFT, 8, 8, Limits(32, 1, 4, 8))
-    with pytest.raises(CapacityError, match="48 trunk and 32 scratch rows a slot, 67 and 32"):
+    with pytest.raises(CapacityError, match="64 trunk and 32 scratch rows a slot, 67 and 32"):
         require_capacity(small.kv, manifest.limits, num_draft=4, num_branches=8)
