@@ -25,7 +25,7 @@ class TorchGpu:
             raise MissingDependencyError("torch", "torch", "measuring kernels on a GPU") from None
         if not torch.cuda.is_available():
             raise DeviceError("no CUDA GPU was found; kernels are measured on a machine with one")
-        self._torch = torch
+        self._torch: Any = torch  # torch's own types are only partly there
         self._flush = torch.empty(_FLUSH_BYTES, dtype=torch.uint8, device="cuda")
         major, minor = torch.cuda.get_device_capability()
         self.capability = f"{major}.{minor}"
