@@ -1,7 +1,7 @@
 // Where the rows of a batch are cut: the first pass, and a second pass that does nothing else.
 
 #include "plugins/law/cut.cuh"
-#include "plugins/law/entry.cuh"
+#include "plugins/cuda/entry.cuh"
 
 #define ENTRY(name, ...) SSD_KERNEL_WITH_CALLS(name, ssd::LawArgs, 256, 4, __VA_ARGS__)
 

@@ -1,7 +1,7 @@
 // The lookup of an outcome among prepared branches: plugins/lookup/__init__.py names the arrays.
 // One block a row; a block may take several rows.
 
-#include "plugins/cuda/block.cuh"
+#include "plugins/cuda/entry.cuh"
 
 using ssd::i32;
 using ssd::i64;
@@ -123,4 +123,4 @@ SSD_DEVICE void lookup(Ctx& ctx, const LookupArgs& args) {
         lookup_row(ctx, args, row);
 }
 
-SSD_KERNEL(ssd_lookup, LookupArgs, 128, lookup)
+SSD_KERNEL_WITH_CALLS(ssd_lookup, LookupArgs, 128, 4, lookup)

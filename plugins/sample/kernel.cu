@@ -1,6 +1,6 @@
 // Drafted tokens, for each type of logits.
 
-#include "plugins/law/entry.cuh"
+#include "plugins/cuda/entry.cuh"
 #include "plugins/sample/greedy.cuh"
 #include "plugins/sample/sampler.cuh"
 

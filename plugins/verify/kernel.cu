@@ -1,6 +1,6 @@
 // Verification of drafted blocks, for each type of logits.
 
-#include "plugins/law/entry.cuh"
+#include "plugins/cuda/entry.cuh"
 #include "plugins/verify/coupled.cuh"
 #include "plugins/verify/greedy.cuh"
 #include "plugins/verify/ratio.cuh"

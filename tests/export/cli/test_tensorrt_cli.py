@@ -130,7 +130,7 @@ def test_inspect_shows_what_a_plan_is_for(
         f"by {BUILDER}, which alone can read it",
         "for compute capability 8.9 12.0; plugins ssd::Verify@1",
         "profile verify   batch 1-2 (2), tokens 2-5 (5), logits 2-5 (5), rows 1-112 (112)",
-        "profile branch   batch 1-2 (1), tokens 1-8 (8)",
+        "profile branch   batch 1-2 (2), tokens 1-8 (8)",
         "target/engine.plan",
     ):
         assert words in text

@@ -1,4 +1,5 @@
-// An entry like SSD_KERNEL's for kernels whose last blocks call functions (SSD_CALLED).
+// An entry like SSD_KERNEL's that says how many blocks shall fit on a multiprocessor: for kernels
+// whose last blocks call functions (SSD_CALLED), and where the compiler is too sparing of registers.
 //
 // They take the struct by reference, so it stays where the launch put it (__grid_constant__): each
 // thread would copy it to its own memory otherwise. And an entry takes as many registers as the
