@@ -24,9 +24,9 @@ $(VENV)/.run: pyproject.toml | $(VENV)/bin/python
 	@touch $@
 
 # The development tools; torch and transformers for the parity tests; TensorRT-RTX, which compiles
-# without a GPU, and polygraphy.
+# without a GPU; polygraphy; the compiler of our kernels, which needs no GPU either.
 $(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet $(PIP_ARGS) --editable '.[dev,torch,rtx,bench]'
+	$(BIN)/python -m pip install --quiet $(PIP_ARGS) --editable '.[dev,torch,rtx,bench,cuda]'
 	@touch $@ $(VENV)/.run
 
 demo: $(VENV)/.run  ## build the default CPU pair and compare ar, sd and ssd on real prompts

@@ -10,11 +10,13 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
+import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from engines.border import graph_inputs, graph_outputs
 from engines.errors import BundleCorruptError, BundleMissingError
 from engines.manifest import (
     BUNDLE_FILE,
@@ -117,16 +119,41 @@ def _load_engine(root: Path, role: str, bundle: BundleManifest) -> EngineManifes
     for name, found, expected in (
         ("role", engine.role, role),
         ("backend", engine.backend, bundle.backend),
+        ("precision", engine.precision, bundle.precision),
         ("limits", engine.limits, bundle.limits),
     ):
         if found != expected:
             raise BundleCorruptError(
                 f"{where} has {name} {found}, the bundle has {expected}; rebuild: {bundle.rebuild}"
             )
+    _require_border(engine, where, bundle.rebuild)
     needed = {MODEL_FILE if engine.plan is None else engine.plan.file}
     needed |= {engine.vocab_map} if engine.vocab_map else set()
     _require_listed(needed, {file.path for file in engine.files}, where, bundle.rebuild)
     return engine
+
+
+def _require_border(engine: EngineManifest, where: Path, rebuild: str) -> None:
+    """Every input and output is there, by name; a runtime compares the rest with the engine."""
+    if engine.kv.num_layers > len(engine.inputs):  # before a table for that many layers is made
+        raise BundleCorruptError(
+            f"{where} has {len(engine.inputs)} inputs for {engine.kv.num_layers} layers; "
+            f"rebuild: {rebuild}"
+        )
+    expected = (
+        ("inputs", engine.inputs, graph_inputs(engine.role, engine.kv, "L")),
+        (
+            "outputs",
+            engine.outputs,
+            graph_outputs(engine.role, engine.kv, "L", engine.model.output_vocab),
+        ),
+    )
+    for what, found, wanted in expected:
+        if different := {spec.name for spec in found} ^ {spec.name for spec in wanted}:
+            raise BundleCorruptError(
+                f"{where} has other {what} than such an engine, first {min(different)}; "
+                f"rebuild: {rebuild}"
+            )
 
 
 def _require_listed(needed: set[str], listed: set[str], where: Path, rebuild: str) -> None:
@@ -155,7 +182,7 @@ def _check_file(root: Path, file: FileEntry, hash_below: int | None, rebuild: st
                 f"{path} is not the file that was built (its sha256 differs); rebuild: {rebuild}"
             )
     except OSError as error:
-        raise BundleCorruptError(f"cannot read {path}: {error.strerror}") from None
+        raise _unreadable(error, root, path) from None
 
 
 def _read_text(root: Path, name: str, rebuild: str | None) -> str:
@@ -163,7 +190,7 @@ def _read_text(root: Path, name: str, rebuild: str | None) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
-        raise BundleCorruptError(f"cannot read {path}: {error.strerror}") from None
+        raise _unreadable(error, root, path) from None
     except UnicodeDecodeError:
         raise BundleCorruptError(f"{path} is not UTF-8 text; rebuild the bundle") from None
 
@@ -175,6 +202,8 @@ def _locate(root: Path, name: str, rebuild: str | None) -> Path:
         real = (root / name).resolve(strict=True)
         inside = real.is_relative_to(root.resolve())
         regular = real.is_file()
+    except PermissionError as error:
+        raise _unreadable(error, root, root / name) from None
     except (OSError, ValueError, RuntimeError):  # absent, unspeakable name, ring of links
         raise BundleCorruptError(f"{root} lacks its file {name!r}; {fix}") from None
     if not inside:
@@ -188,7 +217,19 @@ def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
     except OSError as error:
-        raise BundleMissingError(f"cannot look into {path.parent}: {error.strerror}") from None
+        fix = _way_in(error, path.parent)
+        what = f"cannot look into {path.parent}: {error.strerror}"
+        raise BundleMissingError(f"{what}; {fix}") from None
+
+
+def _unreadable(error: OSError, root: Path, path: Path) -> BundleCorruptError:
+    return BundleCorruptError(f"cannot read {path}: {error.strerror}; {_way_in(error, root)}")
+
+
+def _way_in(error: OSError, root: Path) -> str:
+    if isinstance(error, PermissionError):
+        return f"its owner can let others read it: chmod -R a+rX {shlex.quote(str(root))}"
+    return "name another bundle, or copy it to another disk"
 
 
 def _exists(path: Path) -> bool:

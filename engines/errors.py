@@ -91,4 +91,9 @@ def as_line(message: str, longest: int = 2000) -> str:
     """
     line = " ".join(message.split())
     line = line if len(line) <= longest else line[:longest] + "..."
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
+    return escaped(line)
+
+
+def escaped(text: str) -> str:
+    """``text`` without what a terminal would obey; its blanks stay as they are."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

@@ -5,8 +5,12 @@ A bundle directory::
     bundle.json            BundleManifest: the pair, its limits, tokenizer, build key, file list
     tokenizer.json         the one tokenizer of both models
     chat_template.jinja    only when the target's checkpoint has one
-    target/  draft/        manifest.json (EngineManifest), model.onnx, model.onnx.data;
-                           a draft of reduced vocabulary adds vocab_map.npy (its ids -> target ids)
+    target/  draft/        manifest.json (EngineManifest)
+                           model.onnx, model.onnx.data: the graph and its weights
+                           engine.plan: the compiled engine, TensorRT only (PlanFacts); the graph
+                           is then there unless it was left out (--no-onnx)
+                           vocab_map.npy: only of a draft of reduced vocabulary, its ids in target
+                           ids
 
 Paths in a manifest are relative, use ``/`` and never leave the bundle.
 """
@@ -14,19 +18,24 @@ Paths in a manifest are relative, use ``/`` and never leave the bundle.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TypeVar
 
 from engines.codec import DecodeError, decode, encode
 from engines.errors import BundleCorruptError, BundleIncompatibleError
-from engines.profiles import ShapeProfile
+from engines.profiles import ShapeProfile, shape_profiles
 from engines.tensors import DType, TensorSpec
 
 SCHEMA = 2
 BUNDLE_FILE = "bundle.json"
 ENGINE_FILE = "manifest.json"
 TARGET, DRAFT = "target", "draft"
+PRECISIONS = ("int8", "fp32", "fp16", "bf16", "int4")
+_MOST = 2**64
+"""More than any build may ask for; sizes that follow from it are still within a float."""
+_CAPABILITY = re.compile(r"[0-9]{1,3}\.[0-9]{1,3}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +104,7 @@ class ModelFacts:
     def __post_init__(self) -> None:
         for name in ("vocab_size", "output_vocab", "hidden_size", "num_layers", "num_heads"):
             _positive(name, getattr(self, name))
+        _positive("num_parameters", self.num_parameters)
         if self.output_vocab > self.vocab_size:
             raise ValueError(
                 f"output_vocab {self.output_vocab} exceeds vocab_size {self.vocab_size}"
@@ -144,13 +154,13 @@ class PlanFacts:
 
     def __post_init__(self) -> None:
         check_path(self.file)
-        if not self.profiles:
-            raise ValueError("a plan needs at least one profile")
+        if not self.capabilities or not all(map(_CAPABILITY.fullmatch, self.capabilities)):
+            raise ValueError("capabilities of a plan are one or more, each as 8.9")
 
 
 @dataclass(frozen=True, slots=True)
 class EngineManifest:
-    """One engine: ``model.onnx`` with its weights, and how to call it."""
+    """One engine: its graph with the weights, its plan where it was compiled, how to call it."""
 
     schema: int
     role: str
@@ -172,6 +182,7 @@ class EngineManifest:
     def __post_init__(self) -> None:
         if self.role not in (TARGET, DRAFT):
             raise ValueError(f"role {self.role!r} is neither target nor draft")
+        _check_precision(self.precision)
         if not self.lengths or list(self.lengths) != sorted(set(self.lengths)):
             raise ValueError("lengths must rise")
         _positive("lengths", self.lengths[0])
@@ -187,6 +198,14 @@ class EngineManifest:
             check_path(self.vocab_map)
         if self.vocab_map is None and self.model.output_vocab != self.model.vocab_size:
             raise ValueError("a reduced vocabulary needs a vocab_map")
+        if self.plan is not None and self.plan.profiles != shape_profiles(
+            self.role,
+            max_batch=limits.max_batch,
+            num_draft=limits.num_draft,
+            max_branches=limits.max_branches,
+            rows=kv.rows,
+        ):
+            raise ValueError("the plan's profiles are not those of the limits")
 
     @property
     def weight_bytes(self) -> int:
@@ -227,6 +246,7 @@ class BundleManifest:
     files: tuple[FileEntry, ...]
 
     def __post_init__(self) -> None:
+        _check_precision(self.precision)
         if len(self.rebuild.splitlines()) > 1:
             raise ValueError("rebuild is more than one line")
         check_path(self.tokenizer)
@@ -296,6 +316,13 @@ def check_path(path: str) -> None:
         raise ValueError(f"path {path!r} leaves the bundle or is not in normal form")
 
 
+def _check_precision(name: str) -> None:
+    if name not in PRECISIONS:
+        raise ValueError(f"precision {name!r} is none of {', '.join(PRECISIONS)}")
+
+
 def _positive(name: str, value: int, least: int = 1) -> None:
     if value < least:
         raise ValueError(f"{name} is {value}, expected at least {least}")
+    if value > _MOST:
+        raise ValueError(f"{name} is {value}, expected at most {_MOST}")

@@ -27,9 +27,11 @@ def trunk_rows(max_len: int, num_draft: int) -> int:
     """Cache rows for the text itself: max_len + K, padded so that a padded prompt tail fits.
 
     A write that reaches past the end fails as a whole (ONNX Runtime) or is dropped silently
-    (TensorRT), so the capacity covers K tokens drafted at the very end of the text.
+    (TensorRT), so the capacity covers K tokens drafted at the very end of the text. It is at least
+    a prompt chunk: TensorRT-RTX 1.7 crashes when a call may have more tokens than the cache has
+    rows, and refuses to compile some engines that attend to 32 rows or fewer.
     """
-    return round_up(max_len + num_draft, ROW_STEP)
+    return max(PROMPT_CHUNK, round_up(max_len + num_draft, ROW_STEP))
 
 
 def length_buckets(rows: int) -> tuple[int, ...]:
@@ -96,14 +98,18 @@ def shape_profiles(
     """The profiles a compiled engine needs, most used first.
 
     target: step T = R = 1..2, verify T = R = 2..K + 1, prompt. draft: step T = 1..K + 1 (root pass
-    and just-in-time drafting), branch T = R = 1..W of one slot, prompt. A prompt is fed one slot
-    at a time in chunks; R up to the chunk, for scoring.
+    and just-in-time drafting), branch T = R = 1..W of all slots at once, prompt. A prompt is fed
+    one slot at a time in chunks; R up to the chunk, for scoring.
+
+    Some spans are wider than what is called, for TensorRT-RTX 1.7: L begins at 1, since it refuses
+    narrow ranges ("more than one op named ..._iota"); B of one slot may be 2, since an engine in
+    which B is fixed here and free there holds two copies of its matrices.
     """
-    length = Span(min(64, rows), min(512, rows), rows)
+    length = Span(1, min(512, rows), rows)
     batch = Span(1, max_batch, max_batch)
-    one = Span(1, 1, 1)
+    one_slot = Span(1, 1, min(2, max_batch))
     chunk = Span(PROMPT_STEP, PROMPT_CHUNK, PROMPT_CHUNK)
-    prompt = ShapeProfile("prompt", one, chunk, Span(1, 1, PROMPT_CHUNK), length)
+    prompt = ShapeProfile("prompt", one_slot, chunk, Span(1, 1, PROMPT_CHUNK), length)
     profiles = []
     if role == "target":
         profiles.append(ShapeProfile("step", batch, Span(1, 1, 2), Span(1, 1, 2), length))
@@ -115,5 +121,5 @@ def shape_profiles(
         profiles.append(ShapeProfile("step", batch, root, root, length))
         if num_draft and max_branches:
             width = Span(1, max_branches, max_branches)
-            profiles.append(ShapeProfile("branch", one, width, width, length))
+            profiles.append(ShapeProfile("branch", batch, width, width, length))
     return (*profiles, prompt)

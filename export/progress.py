@@ -5,35 +5,19 @@ All of it goes to stderr; stdout is for results.
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TextIO
+
+from engines.console import say
+
+__all__ = ["LINE_EVERY_S", "Report", "lines", "progress", "say"]
 
 LINE_EVERY_S = 10.0
 
 Report = Callable[[str, float, str], None]
 """Called with the stage, the share of it that is done (0..1), and a few words for people."""
-
-
-def say(line: str, end: str = "\n") -> None:
-    """Write one line to stderr; when nobody can read it, that is not worth an error."""
-    try:
-        sys.stderr.write(line + end)
-        sys.stderr.flush()
-    except OSError:
-        silence(sys.stderr)
-
-
-def silence(stream: TextIO) -> None:
-    """Point a broken stream at the null device: the interpreter flushes it once more at exit."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(null, stream.fileno())
-    finally:
-        os.close(null)
 
 
 @contextmanager

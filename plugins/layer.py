@@ -1,14 +1,13 @@
 """An ssd:: operator as a TensorRT layer: IPluginV3 and IPluginCreatorV3One, of any vendor module.
 
 TensorRT and TensorRT-RTX have these classes in modules of their own, so the module is an
-argument. A layer keeps nothing but its meaning: the types and shapes come from the network, and
-it needs no workspace.
+argument. A layer keeps nothing but its meaning: the types and shapes come from the network.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -50,6 +49,7 @@ class Launcher(Protocol):
         inputs: Sequence[DeviceTensor],
         outputs: Sequence[DeviceTensor],
         stream: int,
+        workspace: int,
     ) -> None:
         """Queue the work of one layer and return at once.
 
@@ -57,9 +57,22 @@ class Launcher(Protocol):
             layer: the operator's full name, ``ssd::Verify@1``.
             inputs, outputs: in the order of the operator's reference.
             stream: a cudaStream_t, perhaps in capture: no allocation and no waiting.
+            workspace: address of scratch memory that the engine lends for this run, of as many
+                bytes as the layer's `ScratchBytes` asked for; what it holds is left from others.
 
         Raises an SsdError if the work cannot be queued.
         """
+
+
+ScratchBytes = Callable[[Sequence[Sequence[int]]], int]
+"""Shapes of a layer's inputs -> bytes of scratch memory that a run needs.
+
+The engine asks with its largest shapes, so the answer must do for smaller ones as well.
+"""
+
+
+def no_scratch(_shapes: Sequence[Sequence[int]]) -> int:
+    return 0
 
 
 @dataclass(slots=True)
@@ -83,7 +96,9 @@ class LayerHost:
             raise
 
 
-def make_creator(trt: Any, signature: Signature, host: LayerHost) -> Any:
+def make_creator(
+    trt: Any, signature: Signature, host: LayerHost, scratch_bytes: ScratchBytes = no_scratch
+) -> Any:
     """An IPluginCreatorV3One of the vendor module `trt` that creates layers of `signature`.
 
     The registry does not own a creator: the caller keeps it alive as long as the process may
@@ -161,8 +176,8 @@ def make_creator(trt: Any, signature: Signature, host: LayerHost) -> Any:
         def get_valid_tactics(self) -> list[int]:
             return []
 
-        def get_workspace_size(self, _inputs: Sequence[Any], _outputs: Sequence[Any]) -> int:
-            return 0
+        def get_workspace_size(self, inputs: Sequence[Any], _outputs: Sequence[Any]) -> int:
+            return scratch_bytes([tuple(each.max) for each in inputs])
 
         # Run
 
@@ -185,7 +200,7 @@ def make_creator(trt: Any, signature: Signature, host: LayerHost) -> Any:
             output_descs: Sequence[Any],
             inputs: Sequence[int],
             outputs: Sequence[int],
-            _workspace: int,
+            workspace: int,
             stream: int,
         ) -> None:
             """Hand the layer to the launcher that was given at registration.
@@ -203,6 +218,7 @@ def make_creator(trt: Any, signature: Signature, host: LayerHost) -> Any:
                     tensors(input_descs, inputs),
                     tensors(output_descs, outputs),
                     stream,
+                    workspace,
                 )
 
     class Creator(trt.IPluginCreatorV3One):  # type: ignore[misc]

@@ -3,76 +3,64 @@
     with LLM.open(Path("engines/bundles/demo"), mode="ssd") as llm:
         answer = llm.generate(llm.encode("Why is the sky blue?", chat=True), max_tokens=100)
         print(answer.text)
+        for piece in llm.stream(llm.encode("Once upon a time"), stop=["\\n\\n"]):
+            print(piece, end="")
 
-One LLM runs one request at a time and is used by one thread at a time.
+An LLM is used by one thread at a time, for one call at a time: many prompts at once are one
+``generate_batch``. Only ``cancel`` may come from anywhere at any time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
+from itertools import chain
 from pathlib import Path
-from threading import Lock
 from types import TracebackType
-
-import numpy as np
+from typing import Unpack
 
 from engines.bundle import Bundle, open_bundle
-from engines.compat import require
 from engines.errors import CapacityError, UsageError
-from engines.manifest import DRAFT, TARGET, Limits
-from runtime.backends.onnxruntime import OrtSession
-from runtime.calibrate import choose_mode
-from runtime.decode import Stats
-from runtime.device.cores import available_cores, cpu_quota
+from engines.manifest import Limits
+from runtime.call import Call
+from runtime.completion import Answer, Completion, TextStream, TokenLogprobs
 from runtime.device.host import HostDevice
-from runtime.kv.layout import SlotLayout
-from runtime.loader import BACKEND, LoadedPair
-from runtime.placement import AUTO, Placement, place
-from runtime.request import Request, read_request, whole_number
+from runtime.device.traced import TracedDevice
+from runtime.engine import Engine, mark_round
+from runtime.loader import LoadedPair
+from runtime.placement import AUTO
+from runtime.request import GenerateOptions, items_of
 from runtime.sampling.params import SamplingParams
+from runtime.scheduler import Stats
+from runtime.score import score
+from runtime.settings import Settings, settle
 from runtime.text.chat import ChatTemplate
-from runtime.text.detok import Detokenizer
 from runtime.text.tokenizer import Tokenizer
-from runtime.workers.prefill import score_text
+from runtime.ticket import Ticket
+from runtime.trace.timeline import Timeline
 
-__all__ = ["LLM", "Completion", "Stats", "score"]
+__all__ = ["LLM", "Completion", "Stats", "TextStream", "TokenLogprobs", "score"]
 
 GREEDY = SamplingParams()
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """A generated text. ``token_ids`` excludes the prompt and an end-of-sequence token.
-
-    ``finish_reason``: "stop" (end of sequence), "length" (max_tokens), "context" (max_len).
-    ``mode`` is what ran; ``note`` says why, where it is not what was asked for.
-    """
-
-    text: str
-    token_ids: tuple[int, ...]
-    finish_reason: str
-    mode: str
-    note: str | None
-    prompt_tokens: int
-    stats: Stats
 
 
 class LLM:
     """A loaded bundle. Make it with ``open``; close it or use it in a ``with``."""
 
-    def __init__(self, bundle: Bundle, pair: LoadedPair, note: str | None) -> None:
+    def __init__(
+        self, bundle: Bundle, pair: LoadedPair, settings: Settings, timeline: Timeline | None
+    ) -> None:
         self.bundle = bundle
-        self.mode = pair.placement.mode
-        self.note = note
+        self.settings = settings
+        self.mode = settings.placement.mode
+        self.note = settings.note
+        self.timeline = timeline
         self.tokenizer = Tokenizer(bundle.tokenizer_path.read_bytes())
         path = bundle.chat_template_path
         self._chat_source = None if path is None else path.read_bytes()
         self._chat: ChatTemplate | None = None
-        self._pair = pair
-        self._turn = Lock()
-        self._is_closed = False
+        self._engine = Engine(pair)
 
     @classmethod
     def open(
@@ -83,28 +71,53 @@ class LLM:
         verify: str = "coupled",
         num_draft: int | None = None,
         branches: int | None = None,
+        max_batch: int | None = None,
+        fallback: str = AUTO,
+        saguaro: float | str = 1.0,
+        trace: bool = False,
     ) -> LLM:
-        """Load a bundle for one mode: ``ar``, ``sd``, ``ssd`` or ``auto`` (the fastest predicted).
+        """Load a bundle.
 
-        ``verify`` is the rule, ``coupled`` or ``ratio``. ``num_draft`` (K) and ``branches`` (W)
-        default to what the bundle was built for, and may be smaller. Raises BundleError, UsageError
-        or BackendError.
+        mode       how to decode: ``ar``, ``sd``, ``ssd`` or ``auto`` (the fastest predicted)
+        verify     the rule that accepts drafted tokens: ``coupled`` or ``ratio``
+        num_draft, branches, max_batch
+                   tokens drafted a round (K), outcomes prepared (W), prompts decoded at once; at
+                   most, and by default, what the bundle was built for
+        fallback   what a row of ``ssd`` goes on with when its outcome was not prepared: ``zero``
+                   drafts, one drafted just in time (``jit``), one copied from the text
+                   (``lookup``), or ``auto``
+        saguaro    with ``ratio``: C of the paper's Saguaro sampling, 0 to 1 (off) or ``auto``
+        trace      record who worked when in ``timeline``
+
+        Raises BundleError, UsageError, CapacityError or BackendError.
         """
-        num_draft = _count("num_draft", num_draft)
-        branches = _count("branches", branches)
         opened = open_bundle(bundle)
-        require(opened, backend=BACKEND, num_draft=num_draft, branches=branches)
-        limits = opened.manifest.limits
-        depth = limits.num_draft if num_draft is None else num_draft
-        width = limits.max_branches if branches is None else branches
-        note = None
-        if mode == AUTO:
-            mode, note = choose_mode(opened, depth, width)
-        placement = place(mode, available_cores(), cpu_quota(), has_draft=opened.draft is not None)
-        _check_depth(placement, depth, width)
-        pair = LoadedPair(opened, placement, verify=verify, num_draft=depth, num_branches=width)
+        settings = settle(
+            opened,
+            mode=mode,
+            verify=verify,
+            num_draft=num_draft,
+            branches=branches,
+            max_batch=max_batch,
+            fallback=fallback,
+            saguaro=saguaro,
+        )
+        timeline = Timeline() if trace else None
+        prepares = settings.placement.mode == "ssd"  # elsewhere there is nothing to hit or miss
+        pair = LoadedPair(
+            opened,
+            settings.placement,
+            verify=settings.verify,
+            num_draft=settings.num_draft,
+            num_branches=settings.num_branches,
+            max_batch=settings.max_batch,
+            fallback=settings.fallback,
+            saguaro=settings.saguaro,
+            device=None if timeline is None else TracedDevice(HostDevice(), timeline.span),
+            on_round=partial(mark_round, timeline) if timeline and prepares else None,
+        )
         try:
-            return cls(opened, pair, placement.note or note)
+            return cls(opened, pair, settings, timeline)
         except BaseException:
             pair.close()
             raise
@@ -146,44 +159,124 @@ class LLM:
         prompt_ids: Sequence[int],
         params: SamplingParams = GREEDY,
         *,
-        max_tokens: int = 128,
         on_text: Callable[[str], None] | None = None,
+        **options: Unpack[GenerateOptions],
     ) -> Completion:
         """Continue a prompt. ``on_text`` gets each new piece of text as soon as it is certain.
 
-        Raises UsageError or CapacityError for a request that cannot be served; nothing has
-        happened then. The tokens depend on the bundle, prompt, params and rule alone, not on
-        the mode (by the coupled rule).
+        ``options`` are max_tokens, min_tokens, stop, stop_token_ids and logprobs; see
+        ``GenerateOptions``. Raises UsageError or CapacityError for a request that cannot be
+        served; nothing has happened then. The tokens depend on the bundle, prompt, params and
+        rule alone, not on the mode (by the coupled rule).
         """
-        limits, model = self.limits, self.bundle.target.model
-        ids, budget = read_request(
-            prompt_ids, max_tokens, max_len=limits.max_len, vocab_size=model.vocab_size
-        )
-        if not isinstance(params, SamplingParams):
-            raise UsageError(f"params is a {type(params).__name__}, expected SamplingParams")
-        stop_ids = frozenset(model.eos_token_ids)
-        request = Request(ids, params, budget, stop_ids, limits.max_len)
-        detokenizer = Detokenizer(self.tokenizer)
+        answer = self._call(options).answer(prompt_ids, params, on_text or _ignore)
+        for _ in self._engine.steps([answer]):
+            pass
+        return self._completion(answer)
+
+    def generate_batch(
+        self,
+        prompts: Sequence[Sequence[int]],
+        params: SamplingParams | Sequence[SamplingParams] = GREEDY,
+        *,
+        on_text: Callable[[int, str], None] | None = None,
+        on_done: Callable[[int, Completion], None] | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> list[Completion]:
+        """Continue many prompts, as many at once as the LLM was opened for; the next one begins
+        where one has ended. The completions stand in the order of the prompts.
+
+        ``params`` are one for all or one for each. The callbacks get the prompt's index. A
+        prompt's tokens do not depend on the others (by the coupled rule).
+        """
+        listed = items_of(prompts)
+        if listed is None:
+            raise UsageError(f"prompts is a {type(prompts).__name__}, expected a list of prompts")
+        single = isinstance(params, SamplingParams)
+        laws = [params] * len(listed) if single else items_of(params)
+        if laws is None:
+            raise UsageError(
+                f"params is a {type(params).__name__}, expected SamplingParams or a list of them"
+            )
+        if len(laws) != len(listed):
+            raise UsageError(f"{len(laws)} params for {len(listed)} prompts, expected one each")
+        call = self._call(options)
+        listen = on_text or (lambda _index, _piece: None)
+        answers = []
+        for index, (prompt, law) in enumerate(zip(listed, laws, strict=True)):
+            with _named(f"prompt {index}"):
+                answers.append(call.answer(prompt, law, partial(listen, index)))
+        places = {answer: index for index, answer in enumerate(answers)}
+        with closing(self._engine.steps(answers)) as steps:
+            for answer in chain.from_iterable(steps):
+                if on_done is not None:
+                    on_done(places[answer], self._completion(answer))
+        return [self._completion(answer) for answer in answers]
+
+    def stream(
+        self,
+        prompt_ids: Sequence[int],
+        params: SamplingParams = GREEDY,
+        **options: Unpack[GenerateOptions],
+    ) -> TextStream:
+        """Continue a prompt, piece by piece, as the caller asks for the pieces.
+
+            with llm.stream(prompt, max_tokens=200) as pieces:
+                for piece in pieces:
+                    print(piece, end="")
+            print(pieces.completion.finish_reason)
+
+        Until it is used up or closed, the LLM is busy with it. Raises as ``generate`` does, at
+        once for what is wrong with the request.
+        """
         pieces: list[str] = []
+        answer = self._call(options).answer(prompt_ids, params, pieces.append)
 
-        def add(piece: str) -> None:
-            if piece:
-                pieces.append(piece)
-                if on_text is not None:
-                    on_text(piece)
+        def run() -> Generator[str, None, None]:
+            try:
+                yield ""
+                with closing(self._engine.steps([answer])) as steps:
+                    for _ in steps:
+                        while pieces:
+                            yield pieces.pop(0)
+            except GeneratorExit:
+                answer.request.cancel()
+                raise
+            finally:
+                if answer.request.finish_reason is not None:  # else it was refused
+                    answer.finish()
 
-        with self._one_at_a_time():
-            stats = self._pair.decoder.run([request], lambda _row, new: add(detokenizer.feed(new)))
-            add(detokenizer.flush())
+        running = run()
+        next(running)  # closing a generator that has not begun runs none of its code
+        return TextStream(running, lambda: self._completion(answer) if answer.is_complete else None)
+
+    def cancel(self, index: int | None = None) -> None:
+        """End what runs now, or the prompt ``index`` of a batch, from any thread or a callback.
+
+        The call that runs it returns with what there is and the finish reason "cancelled".
+        Raises UsageError for an index that is no whole number.
+        """
+        self._engine.cancel(index)
+
+    def _call(self, options: GenerateOptions) -> Call:
+        return Call(self.bundle, self.tokenizer, options)
+
+    def _completion(self, answer: Answer) -> Completion:
+        """Of an answer that is complete."""
+        request = answer.request
         assert request.finish_reason is not None
+        ticket = answer.ticket or Ticket(request, None, self.settings.num_draft)  # never begun
+        is_own = request.stop_token in self.eos_token_ids
         return Completion(
-            text="".join(pieces),
+            text=answer.text,
             token_ids=tuple(request.generated),
             finish_reason=request.finish_reason.value,
             mode=self.mode,
             note=self.note,
-            prompt_tokens=len(ids),
-            stats=stats,
+            prompt_tokens=len(request.prompt),
+            stats=ticket.stats,
+            logprobs=None if request.num_logprobs is None else tuple(request.logprobs),
+            stop_reason=answer.found or (None if is_own else request.stop_token),
         )
 
     def _template(self) -> ChatTemplate:
@@ -198,25 +291,12 @@ class LLM:
             self._chat = ChatTemplate.from_bytes(self._chat_source, tokens)
         return self._chat
 
-    @contextmanager
-    def _one_at_a_time(self) -> Iterator[None]:
-        """Refuse a second request, of another thread or from ``on_text``: two would mix."""
-        if self._is_closed:
-            raise UsageError("this LLM is closed; open the bundle again with LLM.open")
-        if not self._turn.acquire(blocking=False):
-            raise UsageError(
-                "this LLM is in the middle of another request and runs one at a time; wait for "
-                "it, or open one LLM a thread"
-            )
-        try:
-            yield
-        finally:
-            self._turn.release()
-
     def close(self) -> None:
-        """Free engines, caches and threads; idempotent. A request that runs fails."""
-        self._is_closed = True
-        self._pair.close()
+        """Free engines, caches and threads; idempotent. A request that runs raises UsageError.
+
+        In a process forked off the one that opened it there is nothing to free.
+        """
+        self._engine.close()
 
     def __enter__(self) -> LLM:
         return self
@@ -230,50 +310,14 @@ class LLM:
         self.close()
 
 
-def score(bundle: Path, role: str, ids: Sequence[int]) -> np.ndarray:
-    """An engine's logits after each of ``ids``, float32 [len(ids), output vocabulary].
+def _ignore(_piece: str) -> None:
+    """Nobody listens."""
 
-    Plain causal scoring of one text, for checking a build against its checkpoint. ``role`` is
-    "target" or "draft".
-    """
-    if role not in (TARGET, DRAFT):
-        raise UsageError(f"role is {role!r}, expected {TARGET!r} or {DRAFT!r}")
-    opened = open_bundle(bundle)
-    manifest = opened.target if role == TARGET else opened.draft
-    if manifest is None:
-        raise UsageError(f"{bundle} has no draft to score with")
-    tokens, _ = read_request(
-        ids, 1, max_len=manifest.limits.max_len, vocab_size=manifest.model.vocab_size
-    )
-    device = HostDevice()
+
+@contextmanager
+def _named(what: str) -> Iterator[None]:
+    """Errors of a request say which one it is."""
     try:
-        session = OrtSession(
-            opened.path / role, manifest, device, num_threads=len(available_cores()), num_slots=1
-        )
-        session.load()
-        stride = opened.manifest.limits.max_branches if role == DRAFT else 0
-        return score_text(session, SlotLayout(manifest.kv, stride), tokens)
-    finally:
-        device.close()
-
-
-def _count(name: str, value: int | None) -> int | None:
-    """A limit given by the caller as a plain int; None leaves it to the bundle."""
-    number = None if value is None else whole_number(value)
-    if value is not None and (number is None or number < 0):
-        raise UsageError(f"{name} is {value!r}, expected a whole number of at least 0")
-    return number
-
-
-def _check_depth(placement: Placement, num_draft: int, num_branches: int) -> None:
-    mode = placement.mode
-    if mode != "ar" and num_draft < 1:
-        raise UsageError(
-            f"mode {mode} needs at least one drafted token: --num-draft 1, here or, where the "
-            "bundle was built with none, when it is rebuilt"
-        )
-    if mode == "ssd" and num_branches < 1:
-        raise UsageError(
-            "mode ssd needs at least one branch: --branches 1 or, where the bundle was built "
-            "with none, a rebuild with --max-branches 1 or more"
-        )
+        yield
+    except (UsageError, CapacityError) as error:
+        raise type(error)(f"{what}: {error}") from None

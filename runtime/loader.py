@@ -7,14 +7,15 @@ from collections.abc import Callable
 from engines.bundle import Bundle
 from engines.manifest import DRAFT, TARGET, EngineManifest
 from runtime.backends.onnxruntime import OrtSession, runtime_identity
-from runtime.decode import Decoder
 from runtime.device.api import Device, Stream
 from runtime.device.host import HostDevice
 from runtime.memo import Memo
 from runtime.placement import Placement
 from runtime.round import draft_side, target_side
-from runtime.sampling.api import rule
+from runtime.sampling.api import Rule, rule
 from runtime.sampling.noise import NoiseCache
+from runtime.scheduler import OnRound, Scheduler
+from runtime.spec.fallback import Fallback
 from runtime.spec.statistics import OutcomeStatistics
 from runtime.workers.draft import DraftWorker
 from runtime.workers.mailbox import Mailbox
@@ -25,7 +26,7 @@ BACKEND = "onnxruntime"
 
 
 class LoadedPair:
-    """The engines of one bundle on their streams, and the decoder over them. Close it."""
+    """The engines of one bundle on their streams, and the scheduler over them. Close it."""
 
     def __init__(
         self,
@@ -35,24 +36,45 @@ class LoadedPair:
         verify: str,
         num_draft: int,
         num_branches: int,
+        max_batch: int | None = None,
+        fallback: Fallback = Fallback.ZERO,
+        saguaro: float = 1.0,
         memo: Memo | None = None,
+        device: Device | None = None,
+        on_round: OnRound | None = None,
     ) -> None:
+        """``max_batch`` slots are allocated (default: as many as the bundle was built for).
+        ``device`` becomes the pair's own, and is closed with it. For ``fallback``, ``saguaro``
+        and ``on_round`` see ``DraftWorker``, ``RatioRule`` and ``Scheduler``.
+        """
         self.bundle = bundle
         self.placement = placement
-        self.device: Device = HostDevice()
+        self.device: Device = HostDevice() if device is None else device
+        self._num_slots = max_batch or bundle.manifest.limits.max_batch
         try:
-            self._load(verify, num_draft, num_branches, memo or Memo())
+            chosen = self._rule(verify, num_draft, saguaro)
+            self._load(chosen, num_draft, num_branches, fallback, memo or Memo(), on_round)
         except BaseException:
             self.device.close()
             raise
 
-    def _load(self, verify: str, num_draft: int, num_branches: int, memo: Memo) -> None:
+    def _rule(self, verify: str, num_draft: int, saguaro: float) -> Rule:
+        capacity = max(64, self._num_slots * (2 * num_draft + 2))
+        noise = NoiseCache(self.bundle.target.model.vocab_size, capacity)
+        return rule(verify, noise, saguaro=saguaro)
+
+    def _load(
+        self,
+        chosen: Rule,
+        num_draft: int,
+        num_branches: int,
+        fallback: Fallback,
+        memo: Memo,
+        on_round: OnRound | None,
+    ) -> None:
         bundle, mode = self.bundle, self.placement.mode
         target, draft = bundle.target, bundle.draft
-        max_batch = bundle.manifest.limits.max_batch
-        noise = NoiseCache(target.model.vocab_size, max(64, max_batch * (2 * num_draft + 2)))
-        chosen = rule(verify, noise)
-        self.mailbox = Mailbox(self.device, max_batch, num_draft)
+        self.mailbox = Mailbox(self.device, self._num_slots, num_draft)
         self.target_stream = self.device.create_stream("target", cores=self.placement.target_cores)
         threads = len(self.placement.target_cores)
         self.target_session = self._open(TARGET, target, threads)
@@ -78,9 +100,12 @@ class LoadedPair:
                 statistics=OutcomeStatistics(
                     num_draft, max(1, num_branches), figures.ranks if figures else ()
                 ),
+                fallback=fallback,
             )
             far = draft_side(self.draft_stream, self.draft)
-        self.decoder = Decoder(self.device, mode, near, far, max_batch=max_batch)
+        self.scheduler = Scheduler(
+            self.device, mode, near, far, max_batch=self._num_slots, on_round=on_round
+        )
 
     def _open(self, role: str, manifest: EngineManifest, num_threads: int) -> OrtSession:
         return OrtSession(
@@ -88,11 +113,11 @@ class LoadedPair:
             manifest,
             self.device,
             num_threads=num_threads,
-            num_slots=manifest.limits.max_batch,
+            num_slots=self._num_slots,
         )
 
     def _probe(self, memo: Memo, num_draft: int) -> Invariance:
-        """The probe's answer, remembered for this build, machine, runtime and thread count."""
+        """The probe's answer, remembered for this build, machine, runtime, threads and batch."""
         key = ":".join(
             (
                 "invariance",
@@ -100,6 +125,7 @@ class LoadedPair:
                 runtime_identity(),
                 f"{len(self.placement.target_cores)} threads",
                 f"{num_draft + 1} tokens",
+                f"{self._num_slots} texts",
             )
         )
         known = memo.get(key)
@@ -108,7 +134,9 @@ class LoadedPair:
         found: list[Invariance] = []
         on_stream(
             self.target_stream,
-            lambda: found.append(probe_invariance(self.target_session, num_draft + 1)),
+            lambda: found.append(
+                probe_invariance(self.target_session, num_draft + 1, self._num_slots)
+            ),
             "probe",
         )
         memo.put(key, found[0].min_tokens)

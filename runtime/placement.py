@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from engines.errors import UsageError
+from engines.errors import CapacityError, UsageError
 from runtime.device.cores import split_cores
 from runtime.round import MODES
 
 AUTO = "auto"
+OPTION_MODES = {
+    "num_draft": ("sd", "ssd"),
+    "branches": ("ssd",),
+    "fallback": ("ssd",),
+    "saguaro": ("ssd",),
+}
+"""The modes that an option has any effect in."""
+OPTION_DEFAULTS = {"num_draft": None, "branches": None, "fallback": AUTO, "saguaro": 1}
+"""What asks for nothing."""
+
+
+def idle_options(mode: str, given: Mapping[str, object]) -> list[str]:
+    """The options among ``given``, as a command line spells them, that ``mode`` does not have."""
+    return [
+        "--" + name.replace("_", "-")
+        for name, modes in OPTION_MODES.items()
+        if given[name] != OPTION_DEFAULTS[name] and mode not in (*modes, AUTO)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,3 +64,12 @@ def place(mode: str, cores: Sequence[int], quota: float | None, *, has_draft: bo
             return Placement("sd", usable, usable, note)
         return Placement("ssd", split.target_cores, split.draft_cores)
     return Placement(mode, usable, usable)
+
+
+def require_batch(number: int, built: int) -> None:
+    """Raise CapacityError where a bundle was built for fewer prompts at once."""
+    if number > built:
+        raise CapacityError(
+            f"a batch of {number}, this bundle was built for {built}; rebuild it with "
+            f"--max-batch {number}"
+        )

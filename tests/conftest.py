@@ -8,6 +8,8 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.helpers import sanitizer
+
 settings.register_profile("dev", max_examples=25, deadline=None)
 settings.register_profile(
     "ci",
@@ -20,6 +22,11 @@ settings.register_profile("deep", max_examples=5000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
 
 NEEDS = {
+    "cuda": lambda: (
+        importlib.util.find_spec("cuda") is not None
+        and importlib.util.find_spec("cuda.core") is not None
+    ),
+    "tsan": lambda: sanitizer.prefix() is not None,
     "torch": lambda: (
         importlib.util.find_spec("torch") is not None
         and importlib.util.find_spec("transformers") is not None

@@ -10,7 +10,6 @@ import re
 import shlex
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
 
 import pytest
 
@@ -28,6 +27,7 @@ from tests.helpers.readme import (
     run,
     workspace,
 )
+from tests.helpers.session_folder import session_folder
 from tests.helpers.tiny_bundle import tiny_bundle
 
 BLOCKS = [block for block in readme_blocks() if block.section != POLYGRAPHY_SECTION]
@@ -153,7 +153,7 @@ def demo_bundle() -> Path:
         draft="smollm2-135m-draft",
         num_draft=int(options["num-draft"]),
         max_branches=int(options["max-branches"]),
-        out=Path(mkdtemp(prefix="demo-bundle-")) / "demo",
+        out=session_folder("demo-bundle") / "demo",
     )
     return build(built).bundle.path
 

@@ -7,6 +7,8 @@ pyproject.toml, written where Python looks for installed packages.
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 import tomllib
 from pathlib import Path
 
@@ -21,6 +23,9 @@ from tests.helpers.tiny_bundle import tiny_bundle
 
 pytestmark = pytest.mark.polygraphy
 
+ON_HOST_MEMORY = ROOT / "tests/export/tensorrt/polygraphy_process.py"
+"""polygraphy's command line where a GPU need not be."""
+
 COMMANDS = [
     (setting, command)
     for block in readme_blocks()
@@ -29,7 +34,11 @@ COMMANDS = [
     for command in block.commands()
     if not command.startswith("export ")
 ]
-SKIPPED = {"pip install": "needs the network; the entry points stand in for the installation"}
+ON_A_GPU = "polygraphy run verify.plan"
+SKIPPED = {
+    "pip install": "needs the network; the entry points stand in for the installation",
+    ON_A_GPU: "needs the GPU of the plan; a test of its own runs it on host memory",
+}
 """By the command's first words."""
 
 
@@ -91,11 +100,24 @@ def test_the_command_works_as_shown(place: Path, setting: list[str], command: st
     command = command.replace("smollm2-135m", "tiny")  # which would be fetched
     if "demo-rtx" in command and "export build" not in command:
         (place / "engines/bundles/demo-rtx").symlink_to(compiled_bundle("fp16").path)
-    if "--model-type engine" in command:
-        [(convert_setting, convert)] = [c for c in COMMANDS if "polygraphy convert" in c[1]]
-        (place / "engines/bundles/demo-rtx").symlink_to(compiled_bundle("fp16").path)
-        run_as_installed(place, convert_setting, convert)
     CHECKS[" ".join(command.split()[:4])](run_as_installed(place, setting, command), place)
+
+
+@pytest.mark.rtx
+def test_the_converted_plan_runs_as_shown(place: Path) -> None:
+    """Up to the hardware: the plan's layer must reach something that runs it."""
+    bundle = compiled_bundle("fp16").path
+    (place / "engines/bundles/demo-rtx").symlink_to(bundle)
+    printed = ""
+    for setting, command in COMMANDS:
+        if command.startswith("polygraphy convert"):
+            run_as_installed(place, setting, command)
+        elif command.startswith(ON_A_GPU):
+            stand_in = shlex.join([sys.executable, str(ON_HOST_MEMORY), str(bundle), "verify.plan"])
+            shown = command.replace("polygraphy", stand_in, 1)
+            printed = run_as_installed(place, setting, shown)
+    assert printed.count("ssd::Verify@1 ran on [1, 5, 320]\n") == 1
+    assert "PASSED | Output: next is valid" in printed
 
 
 def check_build(_printed: str, place: Path) -> None:
@@ -112,7 +134,7 @@ def check_verify(printed: str, _place: Path) -> None:
 def check_bench(printed: str, _place: Path) -> None:
     if printed.startswith("{"):
         [engine] = json.loads(printed)["engines"]
-        assert [call["kind"] for call in engine["calls"]] == ["step", "branch", "prompt"]
+        assert [call["kind"] for call in engine["calls"]] == ["root", "branch", "prompt"]
     else:
         assert printed.count("\nprompt ") == 2, "a prompt chunk of each engine"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engines.errors import CapacityError, UsageError
-from engines.manifest import EngineManifest
+from engines.manifest import DRAFT, EngineManifest
 from engines.profiles import ShapeProfile, pick_bucket, shape_profiles
 from export.bench.data_loader import Call
 
@@ -15,7 +15,8 @@ DEFAULT_LENGTH = 256
 
 @dataclass(frozen=True, slots=True)
 class TimedCall:
-    """A kind of call (``ShapeProfile.name``) at one size; ``profile`` is its place in a plan.
+    """A kind of call at one size: prompt, step (plain decoding), verify, root (the draft's pass
+    before it forks), branch. ``profile`` is the place of its shapes in a plan.
 
     ``tokens`` of text are read or written by it for certain; 0 where acceptance decides how many.
     """
@@ -29,7 +30,7 @@ class TimedCall:
 def timed_calls(
     manifest: EngineManifest, *, batch: int, length: int | None
 ) -> tuple[TimedCall, ...]:
-    """The calls of one engine, ``batch`` slots (prompts and branches: one slot), L of a bucket.
+    """The calls of one engine, ``batch`` slots (prompts: one slot), L of a bucket.
 
     Sizes are those the profiles call typical: T = R = 1, K + 1 or W, a prompt chunk with R = 1. A
     prompt chunk that does not fit after ``length`` tokens of text begins earlier.
@@ -48,17 +49,18 @@ def timed_calls(
     for index, profile in enumerate(profiles_of(manifest)):
         tokens = min(profile.tokens.typical, kv.trunk_rows)
         logits = min(profile.logits.typical, tokens)
-        branches = profile.name == "branch"
-        slots = min(batch, profile.batch.most)
+        kind = "root" if (manifest.role, profile.name) == (DRAFT, "step") else profile.name
+        branches = kind == "branch"
+        slots = min(batch, profile.batch.typical)
         new_rows = 0 if branches else tokens
         text = min(length, kv.trunk_rows - new_rows)
         rows = pick_bucket(manifest.lengths, kv.scratch_rows + text + new_rows)
         found.append(
             TimedCall(
-                profile.name,
+                kind,
                 index,
                 Call(slots, tokens, logits, rows, text, kv.scratch_rows, branches),
-                tokens={"step": slots, "prompt": slots * tokens}.get(profile.name, 0),
+                tokens={"step": slots, "root": slots, "prompt": slots * tokens}.get(kind, 0),
             )
         )
     return tuple(found)

@@ -5,8 +5,8 @@ rows and positions out of range)::
 
     polygraphy run model.onnx --onnxrt --data-loader-script export/bench/data_loader.py:verify
 
-``step``, ``verify`` (also ``load_data``) and ``prompt`` are the kinds of call; sizes that a model
-leaves open are those of the kind. The file stands alone: numpy, and nothing of this project.
+``step``, ``verify`` (also ``load_data``), ``prompt`` and ``branch`` are the kinds of call; sizes
+that a model leaves open are those of the kind. The file stands alone: numpy, nothing of ours.
 """
 
 from __future__ import annotations
@@ -58,24 +58,28 @@ class Call:
             found = [_fixed(size) for size in shape]
             if name.startswith("kv."):
                 cache_rows.append(found[2])
-            else:
+            elif name in DIMENSIONS:
                 named = zip(DIMENSIONS[name], found, strict=True)
                 sizes |= {dim: size for dim, size in named if size is not None}
         rows = min([sizes["L"], *filter(None, cache_rows)])
         tokens = min(sizes["T"], rows)
+        scratch = max(self.scratch, tokens) if self.branches else self.scratch
+        new_rows = 0 if self.branches else tokens
         return replace(
             self,
             batch=sizes["B"],
             tokens=tokens,
             logits=min(sizes["R"], tokens),
             rows=rows,
-            text=min(self.text, rows - tokens),
+            text=max(0, min(self.text, rows - scratch - new_rows)),
+            scratch=min(scratch, rows),
         )
 
 
 STEP = Call(batch=1, tokens=1, logits=1, rows=64, text=8)
 VERIFY = replace(STEP, tokens=5, logits=5)
 PROMPT = replace(STEP, tokens=64, rows=128)
+BRANCH = replace(STEP, tokens=8, logits=8, branches=True)
 
 
 def feeds(metadata: Metadata, call: Call, seed: int = 0) -> dict[str, np.ndarray]:
@@ -159,6 +163,11 @@ def verify() -> Loader:
 def prompt() -> Loader:
     """A chunk of 64 prompt tokens."""
     return Loader(PROMPT)
+
+
+def branch() -> Loader:
+    """Eight branches of a draft, a token each, behind a short text."""
+    return Loader(BRANCH)
 
 
 load_data = verify

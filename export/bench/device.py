@@ -46,6 +46,7 @@ class DeviceEngine:
 
 def _runner_class() -> Any:
     from polygraphy.backend.trt import TrtRunner
+    from polygraphy.exception import PolygraphyException
 
     class BoundPlanRunner(TrtRunner):  # type: ignore[misc]
         """TrtRunner looks up every tensor's shape and address at each ``infer``, in Python and in
@@ -58,7 +59,10 @@ def _runner_class() -> Any:
 
         def infer_impl(self, feed: Mapping[str, Any]) -> dict[str, Any]:
             if self._outputs is None:
-                self._outputs = super().infer_impl(feed, copy_outputs_to_host=False)
+                try:
+                    self._outputs = super().infer_impl(feed, copy_outputs_to_host=False)
+                except PolygraphyException as error:
+                    raise self._plan.explain(error) from error
                 return self._outputs
             start = time.perf_counter()
             if not self.context.execute_async_v3(self.stream.ptr):

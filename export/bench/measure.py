@@ -29,7 +29,8 @@ from export.tensorrt.capabilities import local_gpu
 BOTH = "both"
 ROLES = (TARGET, DRAFT, BOTH)
 RATE_FORMULA = (
-    "tokens that a prompt reads or a step writes / p50_s (verify, branch: up to acceptance)"
+    "tokens that a prompt reads or a step or root pass writes / p50_s "
+    "(verify, branch: up to acceptance)"
 )
 
 Progress = Callable[[str, int, int], None]
@@ -63,6 +64,8 @@ class CallFigures:
 
 @dataclass(frozen=True, slots=True)
 class EngineFigures:
+    """``measured`` says what ran and was timed; ``threads`` is None on a GPU."""
+
     role: str
     measured: str
     threads: int | None
@@ -71,6 +74,8 @@ class EngineFigures:
 
 @dataclass(frozen=True, slots=True)
 class BenchResult:
+    """The figures, and what they hold for."""
+
     backend: str
     precision: str
     engines: tuple[EngineFigures, ...]
@@ -87,7 +92,7 @@ def bench(bundle: Bundle, options: BenchOptions, progress: Progress | None = Non
     _check(bundle, options)
     roles = _roles(bundle, options.role)
     planned = {
-        role: timed_calls(_manifest(bundle, role), batch=options.batch, length=options.length)
+        role: timed_calls(manifest_of(bundle, role), batch=options.batch, length=options.length)
         for role in roles
     }
     require_polygraphy("timing an engine")
@@ -112,7 +117,7 @@ def _time_engine(
     options: BenchOptions,
     progress: Progress,
 ) -> EngineFigures:
-    manifest = _manifest(bundle, role)
+    manifest = manifest_of(bundle, role)
     if manifest.backend == ONNXRUNTIME:
         cores = host.choose_cores(options.threads, role)
         measured, threads = host.MEASURED, len(cores)
@@ -190,15 +195,7 @@ def _check(bundle: Bundle, options: BenchOptions) -> None:
 def _roles(bundle: Bundle, role: str) -> tuple[str, ...]:
     if role == BOTH:
         return (TARGET,) if bundle.draft is None else (TARGET, DRAFT)
-    if role == DRAFT and bundle.draft is None:
-        raise UsageError(f"{bundle.path} has no draft; use --role {TARGET}")
     return (role,)
-
-
-def _manifest(bundle: Bundle, role: str) -> EngineManifest:
-    manifest = manifest_of(bundle, role)
-    assert manifest is not None
-    return manifest
 
 
 def _machine() -> dict[str, str]:

@@ -20,7 +20,7 @@ from engines.bundle import (
     seal_bundle,
     seal_engine,
 )
-from engines.errors import BundleError, MissingDependencyError
+from engines.errors import BundleError
 from engines.manifest import (
     DRAFT,
     SCHEMA,
@@ -39,10 +39,12 @@ from export.build.writer import BundleWriter
 from export.checkpoint.api import Checkpoint
 from export.checkpoint.weights import EMBEDDING
 from export.graph.api import DATA_FILE, GraphRequest, GraphResult, Progress
+from export.packages import require
 
 BuildGraph = Callable[[GraphRequest, Progress], GraphResult]
-Verify = Callable[[Path, Checkpoint], object]
-"""Compares the target engine of a bundle with its checkpoint; raises SsdError when they differ."""
+Verify = Callable[[Path, Checkpoint, Checkpoint | None], object]
+"""Compares a bundle's engines with the target's and the draft's checkpoint; raises SsdError when
+they differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,18 +83,24 @@ def build(
         present = find_present(plan)
         if present is not None:
             reporter.say(f"{place} is up to date (cache hit, {plan.key[:12]}); nothing to build")
-            verification = verify(place, plan.target) if verify else None
+            verification = _verified(plan, place, verify)
             return BuildResult(present, True, time.monotonic() - started, verification)
         check_room(plan, reporter)
         staged = writer.stage()
         for role in plan.roles:
             _build_engine(plan, role, staged / role, build_graph or _build_graph(), reporter)
         _write_pair(plan, staged)
-        verification = verify(staged, plan.target) if verify else None
+        verification = _verified(plan, staged, verify)
         writer.publish()
     bundle = open_bundle(place)
     reporter.say(f"{place} is ready: {in_words(bundle.num_bytes)}")
     return BuildResult(bundle, False, time.monotonic() - started, verification)
+
+
+def _verified(plan: BuildPlan, folder: Path, verify: Verify | None) -> object:
+    if verify is None:
+        return None
+    return verify(folder, plan.target, None if plan.draft is None else plan.draft.checkpoint)
 
 
 def find_present(plan: BuildPlan) -> Bundle | None:
@@ -215,10 +223,7 @@ def _write_pair(plan: BuildPlan, folder: Path) -> None:
 
 def _build_graph() -> BuildGraph:
     for module, package in (("onnx", "onnx"), ("onnx_ir", "onnx-ir")):
-        try:
-            __import__(module)
-        except ImportError:
-            raise MissingDependencyError(package, "export", "building a bundle") from None
+        require(module, package, "export", "building a bundle")
     from export.graph.api import build_graph
 
     return build_graph

@@ -28,6 +28,10 @@ layer: plans came out within 3 % of it, memory at 65 to 97 %.
 """
 COMPILE_LAYER_BYTES = 4 * 10**6
 """Memory of the compiler for each profile and layer."""
+CERTAIN_SHARE = 0.6
+"""Of an announced peak of memory: every build that was measured took more than this."""
+LARGEST_GPU_BYTES = 288 * 10**9
+"""The memory of the largest GPU that there is (B300)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,16 @@ class EngineEstimate:
     build_bytes: int
     plan_bytes: int
     compile_bytes: int
+
+    @property
+    def disk_bytes(self) -> int:
+        """On disk while it is built: the graph with its weights, and the plan if it has one."""
+        return self.file_bytes + self.plan_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        """Memory at the peak: the graph is built first, and compiled when it is written."""
+        return max(self.build_bytes, self.compile_bytes)
 
 
 def estimate_engine(
@@ -124,14 +138,22 @@ def _stored_bytes(
 
 def free_memory() -> int | None:
     """Bytes that can be allocated without swapping; None where the system does not tell."""
+    return _memory("MemAvailable")
+
+
+def total_memory() -> int | None:
+    """Bytes of this machine, its swap space included; None where the system does not tell."""
+    return _memory("MemTotal", "SwapTotal")
+
+
+def _memory(*names: str) -> int | None:
+    """The sum of some lines of /proc/meminfo, which are in kibibytes."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
-            for line in file:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024
-    except (OSError, ValueError):
-        pass
-    return None
+            sizes = dict(line.split(":") for line in file)
+        return sum(int(sizes[name].split()[0]) * 1024 for name in names)
+    except (OSError, ValueError, KeyError):
+        return None
 
 
 def free_disk(folder: str | os.PathLike[str]) -> int:

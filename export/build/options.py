@@ -18,6 +18,8 @@ BLOCKS = (64, 32)
 MAX_DRAFT = 16
 MAX_BRANCHES = 64
 DEFAULT_PLACE = Path("engines/bundles")
+_LARGEST = 2**63 - 1
+"""Beyond any machine; sizes that follow from it are still within a float."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +63,8 @@ class BuildOptions:
                         f"{option} is for compiled engines, {ONNXRUNTIME} runs the graph itself; "
                         f"leave it out or use --backend {' or '.join(GPU_BACKENDS)}"
                     )
-        _between("--max-len", self.max_len, 2, None)
-        _between("--max-batch", self.max_batch, 1, None)
+        _between("--max-len", self.max_len, 2, _LARGEST)
+        _between("--max-batch", self.max_batch, 1, _LARGEST)
         _between("--num-draft", self.num_draft, 0, MAX_DRAFT)
         _between("--max-branches", self.max_branches, 0, MAX_BRANCHES)
 
@@ -112,8 +114,6 @@ class BuildOptions:
             words += ["--compute-capability", *self.capabilities]
         if not self.keep_onnx:
             words.append("--no-onnx")
-        if not self.keep_onnx:
-            words += ["--no-onnx"]
         words += ["--max-len", str(self.max_len), "--max-batch", str(self.max_batch)]
         words += ["--num-draft", str(self.num_draft), "--max-branches", str(self.max_branches)]
         return shlex.join([*words, "--out", str(self.place)])
@@ -135,7 +135,9 @@ def _one_of(option: str, value: object, allowed: tuple[object, ...]) -> None:
         raise UsageError(f"{option} {value} is unknown; choose {' or '.join(map(str, allowed))}")
 
 
-def _between(option: str, value: int, least: int, most: int | None) -> None:
-    if value < least or (most is not None and value > most):
-        span = f"at least {least}" if most is None else f"between {least} and {most}"
-        raise UsageError(f"{option} is {value}, it must be {span}")
+def _between(option: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        end = f"at least {least}" if value < least else f"at most {most}"
+        span = end if most == _LARGEST else f"between {least} and {most}"
+        shown = value if abs(value) <= _LARGEST else f"a number of {len(str(abs(value)))} digits"
+        raise UsageError(f"{option} is {shown}, it must be {span}")

@@ -8,8 +8,16 @@ from pathlib import Path
 
 from engines.errors import UsageError
 from engines.manifest import DRAFT, TARGET, KvLayout
-from export.build.compiled import Compiler, compile_bytes, find_compiler, plan_bytes
-from export.build.estimate import EngineEstimate, estimate_engine, free_disk, free_memory
+from export.build.compiled import Compiler, find_compiler
+from export.build.estimate import (
+    CERTAIN_SHARE,
+    LARGEST_GPU_BYTES,
+    EngineEstimate,
+    estimate_engine,
+    free_disk,
+    free_memory,
+    total_memory,
+)
 from export.build.key import build_key, builder_versions
 from export.build.options import BuildOptions
 from export.build.pair import DraftView, check_pair, check_target
@@ -17,6 +25,7 @@ from export.build.progress import Reporter
 from export.build.writer import check_replaceable
 from export.checkpoint.api import Checkpoint, open_checkpoint
 from export.checkpoint.resolve import resolve
+from export.tensorrt.attention import require_attention_kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,20 +58,6 @@ class BuildPlan:
             for role, spec in zip(self.roles, specs, strict=True)
         )
 
-    def disk_bytes(self, estimate: EngineEstimate) -> int:
-        """What an engine takes on disk while it is built: its graph, and its plan if it has one."""
-        if self.compiler is None:
-            return estimate.file_bytes
-        layers = self.kv_layout(estimate.role).num_layers
-        return estimate.file_bytes + plan_bytes(estimate.file_bytes, layers)
-
-    def memory_bytes(self, estimate: EngineEstimate) -> int:
-        """Memory at the peak of building an engine: of its graph, or of compiling it."""
-        if self.compiler is None:
-            return estimate.build_bytes
-        layers = self.kv_layout(estimate.role).num_layers
-        return max(estimate.build_bytes, compile_bytes(estimate.file_bytes, layers))
-
 
 def make_plan(options: BuildOptions, reporter: Reporter) -> BuildPlan:
     """Open the checkpoints and check that they can be built, together and at these limits.
@@ -89,13 +84,48 @@ def make_plan(options: BuildOptions, reporter: Reporter) -> BuildPlan:
     versions = builder_versions(compiler)
     both = [fingerprints[TARGET], fingerprints.get(DRAFT)]
     key = build_key(options, both, versions, compiler)
-    return BuildPlan(options, target, tokenizer, draft, fingerprints, versions, compiler, key)
+    plan = BuildPlan(options, target, tokenizer, draft, fingerprints, versions, compiler, key)
+    if compiler is not None:
+        _check_attention(plan, compiler)
+        _check_caches(plan)
+    return plan
+
+
+def _check_attention(plan: BuildPlan, compiler: Compiler) -> None:
+    for checkpoint in [plan.target] + ([] if plan.draft is None else [plan.draft.checkpoint]):
+        require_attention_kernel(
+            compiler.vendor,
+            checkpoint.name,
+            num_heads=checkpoint.spec.num_heads,
+            head_dim=checkpoint.spec.head_dim,
+            dtype=plan.options.arithmetic.activation,
+        )
+
+
+def _check_caches(plan: BuildPlan) -> None:
+    """A compiled engine's caches have their full size from the start, on one GPU.
+
+    Which GPU that is, the machine that builds need not know.
+    """
+    options, estimates = plan.options, plan.estimates()
+    loaded = sum(estimate.plan_bytes for estimate in estimates)
+    caches = sum(estimate.kv_bytes for estimate in estimates)
+    if loaded + caches <= LARGEST_GPU_BYTES:
+        return
+    fitting = max(0, LARGEST_GPU_BYTES - loaded) * options.max_batch // caches
+    way_out = f"--max-batch {fitting} or less" if fitting else "a smaller --max-len"
+    raise UsageError(
+        f"--max-batch {options.max_batch} with --max-len {options.max_len} needs "
+        f"{in_words(caches)} for caches and {in_words(loaded)} for the engines, the largest GPU "
+        f"has {in_words(LARGEST_GPU_BYTES)}; use {way_out}"
+    )
 
 
 def check_room(plan: BuildPlan, reporter: Reporter) -> None:
-    """UsageError when the disk cannot hold the bundle; a warning when memory looks short."""
+    """UsageError when the disk cannot hold the bundle or the memory what building it takes; a
+    warning when memory looks short."""
     estimates = plan.estimates()
-    needed = sum(plan.disk_bytes(estimate) for estimate in estimates) + len(plan.tokenizer)
+    needed = sum(estimate.disk_bytes for estimate in estimates) + len(plan.tokenizer)
     place = plan.options.place
     free = free_disk(_existing_folder(place))
     if needed > free:
@@ -103,22 +133,34 @@ def check_room(plan: BuildPlan, reporter: Reporter) -> None:
             f"{place} needs {in_words(needed)}, the disk has {in_words(free)} free; "
             "free some space or choose another place with --out"
         )
-    peak, memory = max(plan.memory_bytes(estimate) for estimate in estimates), free_memory()
-    if memory is not None and peak > memory:
+    _check_memory(max(estimate.peak_bytes for estimate in estimates), reporter)
+
+
+def _check_memory(peak: int, reporter: Reporter) -> None:
+    """Of the memory that building takes on this machine."""
+    total, free = total_memory(), free_memory()
+    if total is not None and CERTAIN_SHARE * peak > total:
+        raise UsageError(
+            f"the build takes about {in_words(peak)} of memory, this machine has "
+            f"{in_words(total)}; build on a larger one (the bundle can be moved) or use a smaller "
+            "checkpoint"
+        )
+    if free is not None and peak > free:
         reporter.say(
-            f"warning: the build takes about {in_words(peak)} of memory, "
-            f"{in_words(memory)} are free"
+            f"warning: the build takes about {in_words(peak)} of memory, {in_words(free)} are free"
         )
 
 
 def in_words(num_bytes: int) -> str:
     """A size for people: 1.5 GB, 98.4 MB (powers of 1000)."""
+    if num_bytes < 1000:
+        return f"{num_bytes} bytes"
     size = float(num_bytes)
-    for unit in ("bytes", "kB", "MB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+    for unit in ("kB", "MB", "GB"):
         size /= 1000
-    return f"{size:.1f} GB"
+        if size < 1000:
+            return f"{size:.1f} {unit}"
+    return f"{size / 1000:.1f} TB"
 
 
 def _existing_folder(place: Path) -> Path:

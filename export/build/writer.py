@@ -117,12 +117,18 @@ def check_replaceable(final: Path) -> None:
     """UsageError unless ``final`` is free, an empty folder, or a bundle and nothing else."""
     if not os.path.lexists(final):
         return
-    if not final.is_dir():
-        raise UsageError(f"{final} is a file, not a folder; choose another --out")
-    names = {entry.name for entry in final.iterdir()}
+    try:
+        if not final.is_dir():
+            raise UsageError(f"{final} is a file, not a folder; choose another --out")
+        names = {entry.name for entry in final.iterdir()}
+        # Other tools have a bundle.json, or a target folder, too.
+        is_own = BUNDLE_FILE in names and (final / TARGET / ENGINE_FILE).exists()
+    except OSError as error:
+        raise UsageError(
+            f"cannot look into {error.filename or final}: {error.strerror}; make it readable or "
+            "choose another --out"
+        ) from None
     foreign = sorted(names - _OWN_NAMES)
-    # Other tools have a bundle.json, or a target folder, too.
-    is_own = BUNDLE_FILE in names and (final / TARGET / ENGINE_FILE).exists()
     if names and (foreign or not is_own):
         raise UsageError(
             f"{final} is not a bundle (it holds {(foreign or sorted(names))[0]}) and will not be "

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engines.errors import BackendError
+from engines.tensors import DType
 from plugins.layer import DeviceTensor
 from plugins.registry import OPERATORS
 
@@ -26,6 +27,7 @@ class ReferenceLauncher:
         inputs: Sequence[DeviceTensor],
         outputs: Sequence[DeviceTensor],
         stream: int,
+        workspace: int = 0,  # noqa: ARG002 - numpy has memory of its own
     ) -> None:
         from polygraphy.cuda import wrapper
 
@@ -41,8 +43,11 @@ class ReferenceLauncher:
 def _read(tensor: DeviceTensor) -> npt.NDArray[Any]:
     from polygraphy.cuda import MemcpyKind, wrapper
 
-    array = np.empty(tensor.shape, tensor.dtype.numpy)
+    is_bfloat16 = tensor.dtype is DType.BFLOAT16
+    array = np.empty(tensor.shape, np.uint16 if is_bfloat16 else tensor.dtype.numpy)
     wrapper().memcpy(array.ctypes.data, tensor.address, array.nbytes, MemcpyKind.DeviceToHost)
+    if is_bfloat16:  # the upper half of a float32
+        return (array.astype(np.uint32) << 16).view(np.float32)
     return array
 
 

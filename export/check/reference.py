@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from engines.errors import MissingDependencyError, UnsupportedModelError
+from engines.errors import UnsupportedModelError
+from export.build.pair import check_pair
 from export.checkpoint.api import Checkpoint
 from export.checkpoint.spec import ModelSpec
-from export.checkpoint.weights import HEAD
+from export.checkpoint.weights import EMBEDDING, HEAD
+from export.packages import require
 
 if TYPE_CHECKING:
     import torch
+
+PURPOSE = "comparing an engine with its checkpoint"
 
 
 class Reference:
@@ -53,23 +57,42 @@ def load_reference(checkpoint: Checkpoint) -> Reference:
     Raises MissingDependencyError, CheckpointError.
     """
     require_transformers()
+    weights = {name: checkpoint.tensor(name) for name in checkpoint.tensor_names()}
+    return _load(checkpoint.spec, weights, checkpoint.name)
+
+
+def load_draft_reference(draft: Checkpoint, target: Checkpoint) -> Reference:
+    """The same for a draft as it runs beside ``target``: with the embeddings that it borrows, and
+    without the rows of ids that the target lacks. Its logits are in its own ids [tokens, V'].
+
+    Raises PairError, too.
+    """
+    require_transformers()
+    view = check_pair(target, draft, max_len=1)
+    weights = {name: view.tensor(name) for name in draft.tensor_names()}
+    if view.spec.embeddings_from_target:
+        weights[EMBEDDING] = target.tensor(EMBEDDING)
+    return _load(view.spec, weights, draft.name)
+
+
+def _load(spec: ModelSpec, weights: dict[str, npt.NDArray[np.float32]], name: str) -> Reference:
     import torch
 
-    model = _empty_model(checkpoint.spec)
-    weights = {
-        name: torch.from_numpy(checkpoint.tensor(name)) for name in checkpoint.tensor_names()
-    }
-    missing, unexpected = model.load_state_dict(weights, strict=False)
-    lost = set(missing) - ({HEAD} if checkpoint.spec.tied_embeddings else set())
+    model = _empty_model(spec)
+    missing, unexpected = model.load_state_dict(
+        {key: torch.from_numpy(value) for key, value in weights.items()}, strict=False
+    )
+    lost = set(missing) - ({HEAD} if spec.tied_embeddings else set())
     if lost or unexpected:
         raise UnsupportedModelError(
-            f"transformers has another idea of {checkpoint.name}: it lacks "
+            f"transformers has another idea of {name}: it lacks "
             f"{sorted(lost) or 'nothing'} and does not know {list(unexpected) or 'nothing'}"
         )
     return Reference(model.eval())
 
 
 def _empty_model(spec: ModelSpec) -> torch.nn.Module:
+    import torch
     import transformers
 
     config_kind, model_kind = {
@@ -93,6 +116,8 @@ def _empty_model(spec: ModelSpec) -> torch.nn.Module:
         pad_token_id=None,
     )
     model: torch.nn.Module = model_kind(config).float()
+    if spec.draft_vocab_size is not None:  # transformers has a head for the whole vocabulary only
+        model.lm_head = torch.nn.Linear(spec.hidden_size, spec.draft_vocab_size, bias=False)
     return model
 
 
@@ -111,10 +136,7 @@ def _rope_parameters(spec: ModelSpec) -> dict[str, object]:
 
 
 def require_transformers() -> None:
-    """MissingDependencyError where torch or transformers is not installed."""
+    """MissingDependencyError where torch or transformers is not installed, BackendError where one
+    is broken."""
     for package in ("torch", "transformers"):
-        try:
-            __import__(package)
-        except ImportError:
-            purpose = "comparing an engine with its checkpoint"
-            raise MissingDependencyError(package, "torch", purpose) from None
+        require(package, package, "torch", PURPOSE)

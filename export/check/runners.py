@@ -13,26 +13,26 @@ from typing import Any
 import numpy as np
 
 from engines.bundle import Bundle
-from engines.errors import BackendError, BundleIncompatibleError, MissingDependencyError
+from engines.errors import BackendError, BundleIncompatibleError, UsageError
 from engines.manifest import DRAFT, EngineManifest, PlanFacts
 from engines.tensors import DType
 from export.check.launcher import ReferenceLauncher
+from export.packages import require
 from export.tensorrt import vendor as vendors
 from export.tensorrt.capabilities import local_gpu
 from export.tensorrt.messages import Messages, logger_for
 from plugins import tensorrt as layers
 
 ONNXRUNTIME = "onnxruntime"
+_POLYGRAPHY = ("", ".exception", ".logger", ".cuda", ".backend.onnxrt", ".backend.trt")
 _SILENT = 60
 """Above polygraphy's CRITICAL."""
 
 
 def require_polygraphy(purpose: str) -> None:
-    """MissingDependencyError where polygraphy is not installed."""
-    try:
-        import polygraphy  # noqa: F401  (only whether it is there)
-    except ImportError:
-        raise MissingDependencyError("polygraphy", "bench", purpose) from None
+    """MissingDependencyError where polygraphy is not installed, BackendError where it is broken."""
+    for part in _POLYGRAPHY:
+        require(f"polygraphy{part}", "polygraphy", "bench", purpose)
 
 
 @contextmanager
@@ -56,9 +56,12 @@ def usable_cores() -> tuple[int, ...]:
     return cores if quota is None else cores[: max(1, math.ceil(quota))]
 
 
-def manifest_of(bundle: Bundle, role: str) -> EngineManifest | None:
-    """None for the draft of a bundle without one."""
-    return bundle.draft if role == DRAFT else bundle.target
+def manifest_of(bundle: Bundle, role: str) -> EngineManifest:
+    """Raises UsageError for the draft of a bundle without one."""
+    manifest = bundle.draft if role == DRAFT else bundle.target
+    if manifest is None:
+        raise UsageError(f"{bundle.path} has no draft; rebuild it with --draft NAME")
+    return manifest
 
 
 def onnx_runner(path: Path, num_threads: int) -> Any:
@@ -66,11 +69,8 @@ def onnx_runner(path: Path, num_threads: int) -> Any:
 
     It hands every cache in and out, a copy each way. Raises MissingDependencyError, BackendError.
     """
-    try:
-        import onnxruntime
-    except ImportError:
-        purpose = "running an engine on ONNX Runtime"
-        raise MissingDependencyError("onnxruntime", "cpu", purpose) from None
+    purpose = "running an engine on ONNX Runtime"
+    onnxruntime = require("onnxruntime", "onnxruntime", "cpu", purpose, ("InferenceSession",))
     from polygraphy.backend.onnxrt import OnnxrtRunner
 
     from runtime.backends.onnxruntime import INT8_COMPUTE
@@ -137,7 +137,6 @@ def open_plan(bundle: Bundle, role: str) -> OpenPlan:
     BundleIncompatibleError for a plan of another version.
     """
     manifest = manifest_of(bundle, role)
-    assert manifest is not None
     assert manifest.plan is not None
     if reason := why_no_plan(manifest):
         raise BackendError(f"{bundle.path}: {reason}")

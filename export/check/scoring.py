@@ -9,11 +9,12 @@ from pathlib import Path
 
 from engines.bundle import Bundle
 from engines.errors import BackendError
-from engines.manifest import TARGET, EngineManifest
+from engines.manifest import EngineManifest
 from engines.tensors import DType
 from export.check.engine import Engine, OnnxEngine, PlanEngine, Text
 from export.check.fidelity import Logits
 from export.check.runners import (
+    manifest_of,
     onnx_runner,
     open_plan,
     require_polygraphy,
@@ -36,26 +37,28 @@ class Scoring:
 
 
 @contextmanager
-def scoring(bundle: Bundle) -> Iterator[Scoring]:
-    """The target of ``bundle``: its plan where a GPU can run it, else the graph it came from.
+def scoring(bundle: Bundle, role: str) -> Iterator[Scoring]:
+    """One engine of ``bundle``: its plan where a GPU can run it, else the graph it came from.
 
     Raises BackendError when neither can run here, MissingDependencyError.
     """
-    target = bundle.target
-    if target.plan is None:
+    manifest = manifest_of(bundle, role)
+    if manifest.plan is None:
         from runtime.llm import score
 
         yield Scoring("engine", score)
         return
     require_polygraphy("checking a compiled engine")
     with without_chatter():
-        reason = why_no_plan(target)
+        reason = why_no_plan(manifest)
         if reason is None:
-            with closing(PlanEngine(open_plan(bundle, TARGET))) as engine:
+            with closing(PlanEngine(open_plan(bundle, role))) as engine:
                 yield Scoring("plan", _score_with(engine))
             return
-        note = f"the plan was not run: {reason}; its graph was checked on ONNX Runtime instead"
-        with closing(open_graph(bundle, target, reason)) as engine:
+        note = (
+            f"the {role} plan was not run: {reason}; its graph was checked on ONNX Runtime instead"
+        )
+        with closing(open_graph(bundle, manifest, reason)) as engine:
             yield Scoring("graph", _score_with(engine), (note,))
 
 

@@ -1,23 +1,30 @@
-"""Verify a bundle: the same text through its target engine and through its checkpoint."""
+"""Verify a bundle: the same text through each of its engines and through its checkpoint."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from engines.bundle import Bundle, open_bundle
-from engines.errors import BackendError, CheckpointError
-from engines.manifest import TARGET
-from export.check.fidelity import Divergence, Fidelity, Logits, compare
+from engines.errors import BackendError
+from engines.manifest import DRAFT, TARGET
+from export.check.fidelity import Fidelity, Logits, compare
 from export.check.parity import BundleParity, compare_plans
-from export.check.reference import load_reference
+from export.check.reference import (
+    PURPOSE,
+    Reference,
+    load_draft_reference,
+    load_reference,
+    require_transformers,
+)
+from export.check.runners import manifest_of, require_polygraphy
 from export.check.scoring import Score, Scoring, scoring
-from export.checkpoint.api import Checkpoint, open_checkpoint
-from export.checkpoint.resolve import resolve
+from export.checkpoint.api import Checkpoint
+from export.packages import require
 
 PROMPTS = (
     "Explain in two sentences why the sky is blue.",
@@ -37,79 +44,125 @@ Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Verification:
-    """``Fidelity`` of an engine, and whether it is good enough for its precision.
+class EngineCheck:
+    """How far an engine is from its checkpoint, and whether that will do for its precision.
 
     ``engine`` is what ran: an "engine" of ONNX Runtime, a compiled "plan", or the "graph" of a plan
-    that cannot run here. ``notes`` say what could not be checked. ``parity`` compares plans with
-    their graphs, where both can run.
+    that cannot run here. ``verdict`` says what was asked of the figures.
     """
 
     passed: bool
     verdict: str
     engine: str
-    notes: tuple[str, ...]
-    parity: BundleParity | None
     precision: str
-    num_prompts: int
-    num_positions: int
-    max_abs_difference: float
-    top1_agreement: float
-    mean_kl: float
-    first_divergence: Divergence | None
+    fidelity: Fidelity
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """The engines by role, in one verdict. ``parity`` compares plans with their graphs, where both
+    can run; ``notes`` say what could not be checked.
+    """
+
+    passed: bool
+    verdict: str
+    engines: dict[str, EngineCheck]
+    parity: BundleParity | None
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A prompt with the target's greedy answer, which begins at ``answer_start``."""
+
+    ids: list[int]
+    answer_start: int
 
 
 def verify(
     bundle_path: Path,
-    checkpoint: Checkpoint,
+    target: Checkpoint,
+    *,
+    draft: Checkpoint | None = None,
     progress: Progress | None = None,
     score: Score | None = None,
 ) -> Verification:
-    """Compare on the default prompts and the checkpoint's greedy answers to them.
+    """Compare on the default prompts and the target's greedy answers to them.
 
-    ``score(bundle, role, ids)`` gives an engine's logits [tokens, V]; the default runs the
-    bundle. Raises MissingDependencyError, CheckpointError, BundleError, BackendError.
+    A draft engine is compared where its checkpoint ``draft`` is given. ``score(bundle, role,
+    ids)`` gives an engine's logits [tokens, V]; the default runs the bundle. Raises BundleError,
+    MissingDependencyError, CheckpointError, BackendError.
     """
     progress = progress or (lambda _what, _done, _total: None)
     bundle = open_bundle(bundle_path)
-    chosen = nullcontext(Scoring("engine", score)) if score else scoring(bundle)
-    with chosen as running:
-        figures = _compare(bundle, checkpoint, running.score, progress)
-    parity = compare_plans(bundle, progress) if running.engine == "plan" else None
-    passed, verdict = _judge(figures, bundle.target.precision)
-    if parity is not None and not parity.passed:
-        passed, verdict = False, parity.verdict
-    return Verification(
-        passed=passed,
-        verdict=verdict,
-        engine=running.engine,
-        notes=running.notes + (parity.notes if parity else ()),
-        parity=parity,
-        precision=bundle.target.precision,
-        num_prompts=figures.num_prompts,
-        num_positions=figures.num_positions,
-        max_abs_difference=figures.max_abs_difference,
-        top1_agreement=figures.top1_agreement,
-        mean_kl=figures.mean_kl,
-        first_divergence=figures.first_divergence,
-    )
+    require_packages(bundle)
+    prompts = _prompt_ids(bundle)
+
+    def running(role: str) -> AbstractContextManager[Scoring]:
+        return nullcontext(Scoring("engine", score)) if score else scoring(bundle, role)
+
+    with running(TARGET) as engine:
+        reference = _load(TARGET, lambda: load_reference(target), progress)
+        texts = [_answer(reference, ids, bundle.manifest.limits.max_len - 1) for ids in prompts]
+        engines = {TARGET: _check(bundle, TARGET, target, reference, engine, texts, progress)}
+        notes = engine.notes
+    if draft is not None:
+        with running(DRAFT) as engine:
+            reference = _load(DRAFT, lambda: load_draft_reference(draft, target), progress)
+            engines[DRAFT] = _check(bundle, DRAFT, draft, reference, engine, texts, progress)
+            notes += engine.notes
+    parity = compare_plans(bundle, progress) if engines[TARGET].engine == "plan" else None
+    return _conclude(engines, parity, notes)
 
 
-def _compare(bundle: Bundle, checkpoint: Checkpoint, score: Score, progress: Progress) -> Fidelity:
-    progress("loading the checkpoint", 0, 1)
-    reference = load_reference(checkpoint)
-    progress("loading the checkpoint", 1, 1)
-    expected, found, starts = [], [], []
-    for number, prompt in enumerate(_prompt_ids(bundle)):
-        progress("comparing prompts", number, len(PROMPTS))
-        room = bundle.manifest.limits.max_len - 1
-        start = prompt[: max(1, room - ANSWER_TOKENS)]
-        text = (start + reference.continue_greedily(start, ANSWER_TOKENS))[:room]
-        expected.append(_finite(reference.logits(text), checkpoint.name))
-        found.append(_finite(score(bundle.path, TARGET, text), f"the engine in {bundle.path}"))
-        starts.append(len(start))
-    progress("comparing prompts", len(PROMPTS), len(PROMPTS))
-    return compare(expected, found, starts)
+def require_packages(bundle: Bundle) -> None:
+    """MissingDependencyError for what ``verify`` would miss: now, not after minutes of work."""
+    require_transformers()
+    if bundle.target.plan is not None:
+        require_polygraphy(PURPOSE)
+    needed = ["onnxruntime", "tokenizers"]
+    if bundle.chat_template_path is not None:
+        needed.append("jinja2")
+    for package in needed:
+        require(package, package, "cpu", PURPOSE)
+
+
+def _load(role: str, load: Callable[[], Reference], progress: Progress) -> Reference:
+    what = f"loading the {role}'s checkpoint"
+    progress(what, 0, 1)
+    reference = load()
+    progress(what, 1, 1)
+    return reference
+
+
+def _answer(reference: Reference, prompt: list[int], room: int) -> Answered:
+    """Within ``room`` tokens, prompt and answer together; a prompt that leaves none is cut."""
+    start = prompt[: max(1, room - ANSWER_TOKENS)]
+    return Answered((start + reference.continue_greedily(start, ANSWER_TOKENS))[:room], len(start))
+
+
+def _check(
+    bundle: Bundle,
+    role: str,
+    checkpoint: Checkpoint,
+    reference: Reference,
+    engine: Scoring,
+    texts: Sequence[Answered],
+    progress: Progress,
+) -> EngineCheck:
+    manifest = manifest_of(bundle, role)
+    expected, found = [], []
+    for number, text in enumerate(texts):
+        progress(f"comparing the {role}", number, len(texts))
+        # A draft may lack ids of the target. Any other will do, since both sides read it.
+        ids = [index if index < manifest.model.vocab_size else 0 for index in text.ids]
+        expected.append(_finite(reference.logits(ids), checkpoint.name))
+        logits = engine.score(bundle.path, role, ids)
+        found.append(_finite(logits, f"the {role} engine in {bundle.path}"))
+    progress(f"comparing the {role}", len(texts), len(texts))
+    figures = compare(expected, found, [text.answer_start for text in texts])
+    passed, verdict = _judge(figures, manifest.precision)
+    return EngineCheck(passed, verdict, engine.engine, manifest.precision, figures)
 
 
 def _judge(figures: Fidelity, precision: str) -> tuple[bool, str]:
@@ -122,40 +175,32 @@ def _judge(figures: Fidelity, precision: str) -> tuple[bool, str]:
     return passed, f"{agreement:.0%} must agree, with at most {nats:g} nats"
 
 
-def verify_or_refuse(bundle_path: Path, checkpoint: Checkpoint) -> Verification:
-    """``verify``; BackendError when the engine is wrong."""
-    result = verify(bundle_path, checkpoint)
-    if not result.passed:
-        raise BackendError(
-            f"the built engine does not compute what {checkpoint.name} does (largest logit "
-            f"difference {result.max_abs_difference:.3g}, same token {result.top1_agreement:.1%}, "
-            f"KL {result.mean_kl:.3g} nats; {result.verdict})"
-        )
-    return result
+def _conclude(
+    engines: dict[str, EngineCheck], parity: BundleParity | None, notes: tuple[str, ...]
+) -> Verification:
+    """All of it in one verdict, which names the first thing that is wrong."""
+    wrong = [f"{role}: {check.verdict}" for role, check in engines.items() if not check.passed]
+    if parity is not None:
+        notes += parity.notes
+        wrong += [] if parity.passed else [parity.verdict]
+    verdict = wrong[0] if wrong else engines[TARGET].verdict
+    return Verification(not wrong, verdict, engines, parity, notes)
 
 
-def find_checkpoint(bundle: Bundle, name: str | None) -> Checkpoint:
-    """The checkpoint that the target was built from: ``name``, or as it was named then.
-
-    CheckpointError when it is not there, or is another one.
-    """
-    source = bundle.target.source
-    try:
-        checkpoint = open_checkpoint(resolve(name or source.name))
-    except CheckpointError as error:
-        if name is not None:
-            raise
-        raise CheckpointError(
-            f"the checkpoint of {bundle.path} is not found under its name then: {error}; "
-            "name it with --target"
-        ) from None
-    if checkpoint.fingerprint() != source.fingerprint:
-        raise CheckpointError(
-            f"{name or source.name} is not the checkpoint that {bundle.path} was built from "
-            f"(fingerprint {checkpoint.fingerprint()[:12]}, expected {source.fingerprint[:12]}); "
-            "name the right one with --target"
-        )
-    return checkpoint
+def verify_or_refuse(
+    bundle_path: Path, target: Checkpoint, draft: Checkpoint | None = None
+) -> Verification:
+    """``verify``; BackendError naming the first engine that is wrong."""
+    result = verify(bundle_path, target, draft=draft)
+    if result.passed:
+        return result
+    role = next((role for role, check in result.engines.items() if not check.passed), TARGET)
+    figures = result.engines[role].fidelity
+    raise BackendError(
+        f"the built {role} engine does not compute what its checkpoint does (largest logit "
+        f"difference {figures.max_abs_difference:.3g}, same token "
+        f"{figures.top1_agreement:.1%}, KL {figures.mean_kl:.3g} nats; {result.verdict})"
+    )
 
 
 def _finite(logits: Logits, whose: str) -> Logits:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 from engines.errors import CheckpointError
+
+_LARGEST = 2**63 - 1
+_LARGEST_FLOAT32 = 3.4028234663852886e38
 
 
 class Fields:
@@ -24,17 +26,21 @@ class Fields:
 
     def integer(self, name: str, default: int | None = None, *, minimum: int = 1) -> int:
         value = self._value(name, default)
-        if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        if isinstance(value, bool) or not isinstance(value, int):
             raise self._wrong(name, f"a whole number >= {minimum}", value)
+        if not minimum <= value <= _LARGEST:
+            span = f">= {minimum}" if value < minimum else "of at most 64 bits"
+            raise self._wrong(name, f"a whole number {span}", value)
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
-        """A finite number above 0 (every real-valued field of a model description is one)."""
+        """A number above 0 within float32, as is every real-valued field of a description."""
         value = self._value(name, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise self._wrong(name, "a number above 0", value)
-        if not math.isfinite(value) or value <= 0:
-            raise self._wrong(name, "a number above 0", value)
+        if not 0 < value <= _LARGEST_FLOAT32:  # of an int of any length, too
+            expected = "a number above 0 that float32 holds" if value > 0 else "a number above 0"
+            raise self._wrong(name, expected, value)
         return float(value)
 
     def flag(self, name: str, default: bool = False) -> bool:

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from engines.errors import CheckpointError, MissingDependencyError, UnsupportedModelError
+from engines.errors import CheckpointError, UnsupportedModelError
 from export.checkpoint import gguf_tokenizer
 from export.checkpoint.fields import Fields
 from export.checkpoint.gguf_metadata import ROPE_FACTORS, hf_name, spec_from_metadata
 from export.checkpoint.spec import ModelSpec
 from export.checkpoint.weights import check_shapes, digest, finite
+from export.packages import require
 
 READABLE = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1")
 _ROLES = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad"}
@@ -116,12 +117,9 @@ class GgufCheckpoint:
 
 def _read_tables(path: Path) -> tuple[Any, dict[str, object]]:
     """The library's reader, and the metadata without lists (a vocabulary takes seconds)."""
-    try:
-        from gguf import GGUFReader
-    except ImportError:
-        raise MissingDependencyError("gguf", "export", "reading a GGUF file") from None
+    gguf = require("gguf", "gguf", "export", "reading a GGUF file", ("GGUFReader",))
 
-    class Reader(GGUFReader):
+    class Reader(gguf.GGUFReader):  # type: ignore[misc,name-defined]
         """Past the end of a file the library reads nothing, as often as a damaged count says."""
 
         def _get(self, offset: int, dtype: Any, count: int = 1, *order: Any, **named: Any) -> Any:

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from engines.errors import CheckpointError, MissingDependencyError, UnsupportedModelError
+from engines.errors import CheckpointError, UnsupportedModelError
 from export.checkpoint.fields import Fields
+from export.packages import require
 
 _NORMAL, _CONTROL, _USER_DEFINED = 1, 3, 4  # values of tokenizer.ggml.token_type
 
@@ -93,12 +94,10 @@ def tokenizer_json(metadata: Mapping[str, object], where: str) -> bytes:
 def _byte_level_bpe(
     tokens: list[str], merges: list[tuple[str, str]], rule: _Rule, where: str
 ) -> Any:
-    try:
-        from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
-    except ImportError:
-        raise MissingDependencyError(
-            "tokenizers", "export", "rebuilding the tokenizer of a GGUF file"
-        ) from None
+    purpose = "rebuilding the tokenizer of a GGUF file"
+    require("tokenizers", "tokenizers", "export", purpose, ("Tokenizer", "models"))
+    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
     vocab = {token: index for index, token in enumerate(tokens)}
     if len(vocab) != len(tokens):
         raise CheckpointError(f"{where}: tokenizer.ggml.tokens holds a token twice")

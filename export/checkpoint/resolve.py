@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from engines.errors import CheckpointError, MissingDependencyError, UnsupportedModelError
+from engines.errors import CheckpointError, UnsupportedModelError
 from export import fetch
 from export.checkpoint.api import GGUF_SUFFIX
 from export.checkpoint.folder import DESCRIPTIONS
+from export.packages import require
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
@@ -40,12 +41,8 @@ def resolve(name: str) -> Path:
 
 
 def _from_hub(hub_id: str) -> Path:
-    try:
-        import huggingface_hub
-    except ImportError:
-        raise MissingDependencyError(
-            "huggingface-hub", "hub", f"fetching {hub_id}, which is no path on this machine,"
-        ) from None
+    purpose = f"fetching {hub_id}, which is no path on this machine,"
+    huggingface_hub = require("huggingface_hub", "huggingface-hub", "hub", purpose)
     try:
         folder = _snapshot(hub_id, [*DESCRIPTIONS, "model*.safetensors"])
         if any(folder.glob("model*.safetensors")):

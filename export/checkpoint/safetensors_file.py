@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from engines.errors import CheckpointError, MissingDependencyError, UnsupportedModelError
+from engines.errors import CheckpointError, UnsupportedModelError
+from export.packages import require
 
 FLOATS = ("F32", "F16", "BF16")
 INTEGERS = ("I64", "I32", "BOOL")
@@ -84,15 +85,11 @@ def _read_bfloat16(name: str, stored: StoredTensor) -> npt.NDArray[np.float32]:
 
 def _opened(path: Path) -> Any:
     """The library's handle; opening checks the header against the size of the file."""
-    try:
-        from safetensors import SafetensorError, safe_open
-    except ImportError:
-        raise MissingDependencyError(
-            "safetensors", "export", "reading a safetensors checkpoint"
-        ) from None
+    purpose, names = "reading a safetensors checkpoint", ("SafetensorError", "safe_open")
+    safetensors = require("safetensors", "safetensors", "export", purpose, names)
     try:
         path.open("rb").close()  # the library calls every file that it may not read absent
-        return safe_open(path, framework="np")
-    except (SafetensorError, OSError) as error:
+        return safetensors.safe_open(path, framework="np")
+    except (safetensors.SafetensorError, OSError) as error:
         reason = (str(error).splitlines() or ["unreadable"])[0]
         raise CheckpointError(f"{path}: not a whole safetensors file ({reason})") from None

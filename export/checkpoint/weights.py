@@ -72,7 +72,10 @@ def finite(array: npt.NDArray[np.float32], name: str, where: str) -> npt.NDArray
         suspicious = not np.isfinite(array.sum(dtype=np.float64))
     if suspicious and not np.isfinite(array).all():
         bad = int(np.size(array) - np.count_nonzero(np.isfinite(array)))
-        raise CheckpointError(f"{where}: {name} holds {bad} values that are NaN or infinite")
+        raise CheckpointError(
+            f"{where}: {name} holds {bad} values that are NaN or infinite; "
+            "fetch or copy the checkpoint again, or train it anew"
+        )
     return array
 
 

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engines.bundle import open_bundle
+from engines.bundle import Bundle, open_bundle
 from engines.codec import encode
-from export.cli.console import add_output_options, emit, emit_json
-from export.progress import say
+from engines.errors import BundleMissingError
+from export.cli.console import add_output_options, emit, emit_json, say
 
 if TYPE_CHECKING:
     from export.bench.measure import (
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from export.cli.console import Parser
 
 DESCRIPTION = """\
-Time the calls that decoding is made of, each engine by itself: a prompt chunk, one step, a
-verification of K drafted tokens, a step of W branches. Engines on ONNX Runtime run as the
-runtime runs them, a draft with one thread on the last core; compiled plans need their GPU.
-pip install 'ssd-trt[bench]'"""
+Time the calls that decoding is made of, each engine by itself: a prompt chunk, a step of plain
+decoding, a verification of K drafted tokens, the draft's root pass, a step of W branches. Engines
+on ONNX Runtime run as the runtime runs them, a draft with one thread on the last core; compiled
+plans need their GPU. pip install 'ssd-trt[bench]'"""
 
 EXAMPLES = """\
 examples:
@@ -57,7 +57,7 @@ def add_to(commands: argparse._SubParsersAction[Parser]) -> None:
     for name, default, metavar, text in (
         ("--iterations", 50, "N", "times that each call is timed"),
         ("--warm-up", 5, "N", "times that it runs before"),
-        ("--batch", 1, "B", "slots in a call; prompts and branches are one slot's"),
+        ("--batch", 1, "B", "slots in a call; prompts are one slot's"),
     ):
         help_text = f"{text} (default: %(default)s)"
         option(name, type=int, default=default, metavar=metavar, help=help_text)
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
         batch=args.batch,
         threads=args.threads,
     )
-    bundle = open_bundle(args.bundle)
+    bundle = _open(args.bundle)
     with ticks(args.quiet) as tick:
         result = bench(bundle, options, tick)
     if args.json:
@@ -96,6 +96,13 @@ def run(args: argparse.Namespace) -> int:
     else:
         emit(text(result, args.bundle, options))
     return 0
+
+
+def _open(path: Path) -> Bundle:
+    try:
+        return open_bundle(path)
+    except BundleMissingError as error:
+        raise BundleMissingError(f"{error} (with --draft NAME for a draft to time, too)") from None
 
 
 @contextmanager

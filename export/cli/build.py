@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from engines.codec import encode
 from engines.errors import UsageError
 from export.build.build import BuildResult, Verify, build, find_present
+from export.build.compiled import num_kept
 from export.build.options import (
     BLOCKS,
     DEFAULT_PLACE,
@@ -21,6 +22,8 @@ from export.build.options import (
 )
 from export.build.plan import BuildPlan, check_room, in_words, make_plan
 from export.cli.console import add_output_options, display, emit, emit_json
+from export.cli.inspect import loaded_bytes
+from export.cli.verify import text as verification_text
 from export.graph.precision import BACKENDS
 
 if TYPE_CHECKING:
@@ -90,8 +93,8 @@ def add_to(commands: argparse._SubParsersAction[Parser]) -> None:
         nargs="+",
         default=(),
         metavar="M.N",
-        help="TensorRT: the GPUs to compile for, 8.9 12.0 for one (default: all that the compiler "
-        "supports from 8.0 on; standard TensorRT compiles for the GPU of this machine)",
+        help="TensorRT: the GPUs to compile for, for example 8.9 12.0 (default: all that the "
+        "compiler supports from 8.0 on; standard TensorRT compiles for the GPU of this machine)",
     )
     option(
         "--no-onnx",
@@ -159,6 +162,11 @@ def run(args: argparse.Namespace) -> int:
         emit_json(_built(result))
     elif args.quiet:
         emit(f"{result.bundle.path}\n")
+    elif result.verification is not None:
+        from export.check.verify import Verification
+
+        assert isinstance(result.verification, Verification)
+        emit(verification_text(result.verification))
     elif options.backend in GPU_BACKENDS:
         emit(f"look at it: python -m export inspect {result.bundle.path}\n")
     else:
@@ -187,28 +195,42 @@ def _planned(plan: BuildPlan) -> dict[str, object]:
             estimate.role: {
                 "num_parameters": estimate.num_parameters,
                 "file_bytes": estimate.file_bytes,
-                "disk_bytes": plan.disk_bytes(estimate),
+                "disk_bytes": estimate.disk_bytes,
                 "kv_bytes": estimate.kv_bytes,
-                "build_bytes": plan.memory_bytes(estimate),
+                "build_bytes": estimate.peak_bytes,
             }
             for estimate in plan.estimates()
         },
         "capabilities": list(plan.compiler.capabilities) if plan.compiler else [],
+        "num_in_engine_cache": _num_kept(plan),
         "command": plan.options.command(),
     }
 
 
+def _num_kept(plan: BuildPlan) -> dict[str, int]:
+    """Of each engine's checkpoint, how many engines may be taken instead of compiling; by role."""
+    options, compiler = plan.options, plan.compiler
+    if compiler is None:
+        return {}
+    return {
+        role: num_kept(compiler, source, options.precision)
+        for role, source in (("target", options.target), ("draft", options.draft))
+        if source is not None
+    }
+
+
 def _plan_text(plan: BuildPlan, facts: dict[str, object]) -> str:
-    lines = [f"{plan.options.place}: {plan.target.name}"]
-    if plan.draft is not None:
-        lines[0] += f" with draft {plan.draft.checkpoint.name}"
+    options = plan.options
+    lines = [f"{options.place}: {options.target}"]
+    if options.draft is not None:
+        lines[0] += f" with draft {options.draft}"
     lines += [
         f"  {estimate.role:6}  {estimate.num_parameters / 1e6:8.1f} M parameters, files about "
         + ", ".join(
             (
-                in_words(plan.disk_bytes(estimate)),
+                in_words(estimate.disk_bytes),
                 f"caches {in_words(estimate.kv_bytes)}",
-                f"memory while building about {in_words(plan.memory_bytes(estimate))}",
+                f"memory while building about {in_words(estimate.peak_bytes)}",
             )
         )
         for estimate in plan.estimates()
@@ -216,6 +238,11 @@ def _plan_text(plan: BuildPlan, facts: dict[str, object]) -> str:
     if plan.compiler is not None:
         wanted = " ".join(plan.compiler.capabilities)
         lines.append(f"  compiled by {plan.compiler.identity} for compute capability {wanted}")
+        kept = ", ".join(f"{count} of the {role}" for role, count in _num_kept(plan).items())
+        lines.append(
+            f"  in the engine cache for these GPUs, in {options.precision}: {kept}; one with the "
+            "same limits is taken from there instead of being compiled"
+        )
     lines.append("  already built: a cache hit" if facts["cache_hit"] else "  nothing written")
     return "\n".join(lines) + "\n"
 
@@ -232,7 +259,8 @@ def _built(result: BuildResult) -> dict[str, object]:
         "engines": {
             engine.role: {
                 "num_parameters": engine.model.num_parameters,
-                "weight_bytes": engine.weight_bytes,
+                "weight_bytes": loaded_bytes(engine),
+                "disk_bytes": engine.weight_bytes,
                 "kv_bytes": engine.kv.bytes_for(engine.limits.max_batch),
             }
             for engine in bundle.engines

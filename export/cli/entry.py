@@ -1,13 +1,15 @@
 """Parses the command line, runs one command, and turns every ending into an exit code.
 
 0    done                                    2    error: one line on stderr
-1    verify found the engine to be wrong     130  ctrl-C (143: SIGTERM), nothing left behind
+1    verify found the engine to be wrong     130  ctrl-C, nothing left behind
+                                             129, 143  the same after SIGHUP, SIGTERM
                                              141  standard output was closed (``| head -1``)
 """
 
 from __future__ import annotations
 
 import errno
+import os
 import signal
 import sys
 import threading
@@ -36,16 +38,22 @@ examples:
 python -m export COMMAND --help tells more about each.
 """
 
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
+
 
 class Terminated(BaseException):
-    """SIGTERM, as an exception, so that a half-written bundle is removed on the way out."""
+    """A signal to end, as an exception: a half-written bundle is removed on the way out."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.exit_code = 128 + number
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command in ``argv`` (default: the process's own) and return its exit code."""
     prepare_streams()
     try:
-        with _sigterm_raises():
+        with _signals_raise():
             code = _run(sys.argv[1:] if argv is None else list(argv))
         # Flushed here, or the interpreter would meet the closed pipe while it shuts down.
         emit("")
@@ -54,16 +62,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SsdError as error:
         return _fail(str(error))
     except OSError as error:
-        where = f": {error.filename}" if error.filename else ""
-        return _fail(f"{error.strerror or error}{where}")
+        return _fail(_explained(error))
     except MemoryError as error:
         return _fail(f"not enough memory ({error})")
     except KeyboardInterrupt:
         say("interrupted")
         return 130
-    except Terminated:
+    except Terminated as ending:
         say("terminated")
-        return 143
+        return ending.exit_code
     return code
 
 
@@ -85,24 +92,40 @@ def _run(argv: list[str]) -> int:
     return code
 
 
+def _explained(error: OSError) -> str:
+    if error.filename:
+        return f"{error.strerror or error}: {error.filename}"
+    try:
+        os.getcwd()
+    except OSError as gone:
+        return f"the working folder cannot be used ({gone.strerror}); cd into one that exists"
+    return error.strerror or str(error)
+
+
 def _fail(message: str) -> int:
     say("error: " + as_line(message))
     return 2
 
 
 @contextmanager
-def _sigterm_raises() -> Iterator[None]:
-    """Only a main thread may set handlers; elsewhere signals are the host's."""
+def _signals_raise() -> Iterator[None]:
+    """Only a main thread may set handlers; elsewhere signals are the host's.
+
+    What is ignored (SIGHUP under nohup) stays ignored.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, _terminate)
+    ignored = [number for number in _ENDING if signal.getsignal(number) is signal.SIG_IGN]
+    before = {n: signal.signal(n, _terminate) for n in _ENDING if n not in ignored}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
-def _terminate(_signal: int, _frame: FrameType | None) -> NoReturn:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not cut the cleaning up short
-    raise Terminated
+def _terminate(number: int, _frame: FrameType | None) -> NoReturn:
+    for each in _ENDING:  # a second one must not cut the cleaning up short
+        signal.signal(each, signal.SIG_IGN)
+    raise Terminated(number)

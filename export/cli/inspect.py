@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from engines.bundle import Bundle, open_bundle
 from engines.codec import encode
+from engines.errors import escaped
 from engines.manifest import EngineManifest, PlanFacts
 from engines.profiles import ShapeProfile, Span
 from export.build.plan import in_words
@@ -117,7 +118,7 @@ def text(bundle: Bundle) -> str:
     for role, files in [("", manifest.files), *((f"{e.role}/", e.files) for e in bundle.engines)]:
         lines += [f"{f.size:12}  {f.sha256[:16]}  {role}{f.path}" for f in files]
     lines += ["", f"rebuild  {manifest.rebuild}", f"key      {manifest.build_key}"]
-    return "\n".join(lines) + "\n"
+    return "".join(f"{escaped(line)}\n" for line in lines)
 
 
 def _engine_lines(engine: EngineManifest) -> list[str]:

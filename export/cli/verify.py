@@ -1,8 +1,9 @@
-"""``python -m export verify``: a bundle's target engine against the checkpoint it came from."""
+"""``python -m export verify``: a bundle's engines against the checkpoints they came from."""
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,43 +12,50 @@ from engines.codec import encode
 from export.cli.console import add_output_options, display, emit, emit_json
 
 if TYPE_CHECKING:
-    from export.check.verify import Verification
+    from export.check.verify import EngineCheck, Verification
     from export.cli.console import Parser
 
 DESCRIPTION = """\
-Run the same text through the bundle's target engine and through its checkpoint (transformers,
-fp32), and compare the logits at every position. An fp32 engine must agree to rounding; for the
-others the figures tell what the precision costs. Compiled plans are compared with the graphs they
-came from, too; where no GPU can run them, the graph is checked in their place, and a note says so.
-Exit code 1 when the engine is wrong. Needs torch and transformers, and polygraphy for a compiled
-bundle: pip install 'ssd-trt[torch,bench]'."""
+Run the same text through the bundle's engines and through their checkpoints (transformers, fp32),
+and compare the logits at every position. An fp32 engine must agree to rounding; for the others
+the figures tell what the precision costs. A draft whose checkpoint is not found is left out, and
+a note says so. Compiled plans are compared with the graphs they came from, too; where no GPU can
+run them, the graph is checked in their place, and a note says so. Exit code 1 when an engine is
+wrong. Needs torch and transformers, and polygraphy for a compiled bundle:
+pip install 'ssd-trt[torch,bench]'."""
 
 
 def add_to(commands: argparse._SubParsersAction[Parser]) -> None:
     parser = commands.add_parser(
         "verify",
         prog="python -m export verify",
-        help="compare a bundle with its checkpoint",
+        help="compare a bundle with its checkpoints",
         description=DESCRIPTION,
         epilog="example:\n  python -m export verify engines/bundles/demo",
     )
     parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="the bundle's folder")
-    parser.add_argument(
-        "--target",
-        metavar="CHECKPOINT",
-        help="the checkpoint it was built from (default: as it was named when it was built)",
-    )
+    for role in ("target", "draft"):
+        parser.add_argument(
+            f"--{role}",
+            metavar="CHECKPOINT",
+            help=f"what the {role} was built from (default: as it was named when it was built)",
+        )
     add_output_options(parser)
     parser.set_defaults(command=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    from export.check.verify import find_checkpoint, verify
+    from export.check.sources import find_draft, find_target
+    from export.check.verify import require_packages, verify
 
     bundle = open_bundle(args.bundle)
-    checkpoint = find_checkpoint(bundle, args.target)
+    require_packages(bundle)
+    target = find_target(bundle, args.target)
+    draft, note = find_draft(bundle, args.draft)
     with display(args.quiet) as shown:
-        result = verify(bundle.path, checkpoint, shown.step)
+        result = verify(bundle.path, target, draft=draft, progress=shown.step)
+    if note is not None:
+        result = replace(result, notes=(*result.notes, note))
     if args.json:
         facts = encode(result)
         assert isinstance(facts, dict)
@@ -59,15 +67,24 @@ def run(args: argparse.Namespace) -> int:
 
 def text(result: Verification) -> str:
     """The figures for people."""
-    extent = f"{result.num_prompts} prompts, {result.num_positions} positions"
+    lines = [f"note: {note}" for note in result.notes]
+    for role, check in result.engines.items():
+        lines += _engine_lines(role, check)
+    lines += _parity_lines(result)
+    lines.append(f"{'passed' if result.passed else 'FAILED'}: {result.verdict}")
+    return "\n".join(lines) + "\n"
+
+
+def _engine_lines(role: str, check: EngineCheck) -> list[str]:
+    figures = check.fidelity
+    extent = f"{figures.num_prompts} prompts, {figures.num_positions} positions"
     lines = [
-        *(f"note: {note}" for note in result.notes),
-        f"{result.precision} {result.engine} against the fp32 checkpoint, {extent}",
-        f"  largest logit difference  {result.max_abs_difference:.3g}",
-        f"  same most likely token    {result.top1_agreement:.2%} of the answers' positions",
-        f"  mean KL divergence        {result.mean_kl:.3g} nats",
+        f"{role}: {check.precision} {check.engine} against the fp32 checkpoint, {extent}",
+        f"  largest logit difference  {figures.max_abs_difference:.3g}",
+        f"  same most likely token    {figures.top1_agreement:.2%} of the answers' positions",
+        f"  mean KL divergence        {figures.mean_kl:.3g} nats",
     ]
-    first = result.first_divergence
+    first = figures.first_divergence
     if first is None:
         lines.append("  first divergence          none: all greedy choices are the same")
     else:
@@ -76,9 +93,7 @@ def text(result: Verification) -> str:
             f"the checkpoint says {first.reference_id}, the engine {first.engine_id}; the "
             f"checkpoint's two best logits are {first.margin:.3g} apart"
         )
-    lines += _parity_lines(result)
-    lines.append(f"{'passed' if result.passed else 'FAILED'}: {result.verdict}")
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def _parity_lines(result: Verification) -> list[str]:

@@ -17,12 +17,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from engines.errors import BackendError, MissingDependencyError, UsageError
+from engines.errors import BackendError, UsageError
 from export.checkpoint.spec import ModelSpec
 from export.checkpoint.weights import EMBEDDING
 from export.distill.llama import Llama
 from export.distill.measure import Figures
 from export.distill.vocabulary import offsets
+from export.packages import require
 
 ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 
@@ -61,11 +62,7 @@ def write(
 
     Weights are stored as fp16. Raises BackendError for a weight that is not finite there.
     """
-    try:
-        from safetensors.numpy import save
-    except ImportError as error:
-        raise MissingDependencyError("safetensors", "export", "writing a draft") from error
-
+    save = require("safetensors.numpy", "safetensors", "export", "writing a draft", ("save",)).save
     tensors: dict[str, npt.NDArray[np.generic]] = {"d2t": offsets(ids)}
     for name, tensor in draft.weights.items():
         if name == EMBEDDING:

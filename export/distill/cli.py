@@ -6,7 +6,6 @@ import argparse
 import json
 from pathlib import Path
 
-from engines.errors import MissingDependencyError
 from export.checkpoint.api import open_checkpoint
 from export.checkpoint.resolve import resolve
 from export.cli.console import emit
@@ -14,6 +13,7 @@ from export.distill import artefact
 from export.distill.measure import Figures
 from export.distill.pipeline import DEFAULT_VOCAB, Options, check_options, distill
 from export.distill.train import Progress
+from export.packages import require
 from export.progress import progress
 
 
@@ -83,11 +83,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def require_torch() -> None:
-    """Raise MissingDependencyError where torch is not installed."""
-    try:
-        import torch  # noqa: F401
-    except ImportError as error:
-        raise MissingDependencyError("torch", "torch", "python -m export distill") from error
+    """Raise MissingDependencyError where torch is not installed, BackendError where it is
+    damaged."""
+    require("torch", "torch", "torch", "python -m export distill", ("Tensor",))
 
 
 def summary(options: Options, figures: Figures, steps: Progress) -> str:

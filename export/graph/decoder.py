@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
+from engines.border import graph_inputs, graph_outputs, kv_names, next_name
 from engines.bundle import MODEL_FILE
 from engines.manifest import TARGET, KvLayout, Limits
 from engines.tensors import DType
 from export.graph.api import DATA_FILE, GraphRequest, GraphResult, Progress
-from export.graph.border import graph_inputs, graph_outputs, kv_names, next_name
 from export.graph.linear import LinearWeights
 from export.graph.operators import sample_node, verify_node
 from export.graph.precision import precision_for

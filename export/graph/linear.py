@@ -58,14 +58,8 @@ class LinearWeights:
 
     def plain(self, name: str, array: np.ndarray) -> ir.Value:
         """A float32 array as an initializer of the activations' type."""
-        with np.errstate(over="ignore"):
-            cast = array.astype(self.dtype)
-        if self.dtype == np.float16 and not np.isfinite(cast).all():
-            raise UnsupportedModelError(
-                f"{name} holds {np.abs(array).max():g}, float16 ends at 65504; "
-                "build with --precision bf16 or fp32"
-            )
-        return self.tape.weight(name, cast)
+        self._require_fit(name, array)
+        return self.tape.weight(name, array.astype(self.dtype))
 
     def linear(self, x: ir.Value, weight: np.ndarray, name: str) -> ir.Value:
         """x [..., K] times ``weight`` [N, K] (Hugging Face layout) -> [..., N]."""
@@ -120,6 +114,7 @@ class LinearWeights:
 
     def _codes(self, weight: np.ndarray, name: str, coding: Coding, *, by_rows: bool) -> Codes:
         """``weight`` [N, K] quantised, laid out [K, N] or ``by_rows`` [N, K]."""
+        self._require_fit(f"{name}.weight", weight)
         inputs = weight.shape[1]
         block = self.block if coding.blocks else None
         if block is not None and inputs % block:
@@ -141,6 +136,22 @@ class LinearWeights:
             self.tape.weight(f"{name}.scales", scales),
             by_rows,
             block,
+        )
+
+    def _require_fit(self, name: str, array: np.ndarray) -> None:
+        """Codes have to fit, too: they are multiplied out in the activations' type."""
+        largest = max(array.max(), -array.min())
+        with np.errstate(over="ignore"):
+            fits = np.isfinite(largest.astype(self.dtype))
+        if fits:
+            return
+        if self.dtype == np.float16:
+            ends, others = "65504", "bf16 or fp32"
+        else:
+            ends, others = "3.3895e+38", "fp32"
+        raise UnsupportedModelError(
+            f"{name} holds {largest:g}, {self.precision.activation.value} ends at {ends}; "
+            f"build with --precision {others}"
         )
 
     def _way_out(self, inputs: int, coding: Coding) -> str:

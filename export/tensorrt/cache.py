@@ -2,16 +2,19 @@
 
 One file per engine, ``KEY.engine``: a line of JSON (``_Header``), then the plan. It appears by one
 rename and goes by one unlink, so readers need no lock, and a plan being read stays readable. What
-changes the folder holds the lock. A file's modification time is its last use.
+changes the folder holds the lock. A file's modification time is its last use. What bears such a
+name and is no regular file (a FIFO, a folder, a link) is not ours: it is never opened.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
 import os
 import re
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -27,10 +30,14 @@ from engines.profiles import ShapeProfile
 from export.disk import locked, sync
 
 DEFAULT_GB = 20.0
+MOST_GB = 1e9
+"""Beyond any disk."""
 LIMIT_VARIABLE = "SSD_TRT_CACHE_GB"
 _NAME = re.compile(r"([0-9a-f]{64})\.engine")
 _UNFINISHED = ".unfinished"
 _LONGEST_HEADER = 1 << 16
+_TICK_NS = 1000
+"""Between two uses, so that their order survives in a float of seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +93,13 @@ class EngineCache:
         A damaged one is removed and counts as none.
         """
         try:
-            with self._path(key).open("rb") as file:
+            with _open_regular(self._path(key)) as file:
                 plan = _read_plan(file, key)
                 if plan is None:
                     self._note(f"cached engine {key[:12]} is damaged and will be compiled again")
                     self._discard(self._path(key), file)
                 else:
-                    with suppress(OSError):
-                        os.utime(file.fileno(), ns=_now())
+                    self._mark_used(file)
         except OSError:
             return None
         return plan
@@ -108,18 +114,19 @@ class EngineCache:
                 self._write(self._path(key), _header(key, plan, facts), plan)
                 self._shrink(self.max_bytes, keep=key)
         except OSError as error:
-            where = f" ({error.filename})" if error.filename else ""
+            name = error.filename2 or error.filename  # of a rename, the name that is taken
+            fix = "; remove it, or rename it" if error.errno in (errno.EEXIST, errno.EISDIR) else ""
+            where = f" ({name}{fix})" if name else ""
             self._note(
-                f"the engine cache could not be written: {error.strerror or error}{where}; "
-                "the build goes on, SSD_TRT_CACHE chooses another folder"
+                f"the engine cache could not be written: {error.strerror or error}{where}; the "
+                "build goes on, SSD_TRT_CACHE names another folder (for fetched checkpoints, too)"
             )
 
     def entries(self) -> tuple[CacheEntry, ...]:
         """All engines, the last used first. Raises OSError when the folder cannot be read."""
-        if not self.folder.exists():
+        if not self._exists():
             return ()
-        found = (_entry(path) for path in self.folder.iterdir() if _NAME.fullmatch(path.name))
-        entries = [entry for entry in found if entry is not None]
+        entries = [entry for entry in map(_entry, self._files()) if entry is not None]
         return tuple(sorted(entries, key=lambda entry: (-entry.last_used_s, entry.key)))
 
     def clear(
@@ -130,7 +137,7 @@ class EngineCache:
         All of them, or those not used for ``older_than_s`` seconds and then the least recently used
         until ``max_bytes`` are left. Files of others stay. Raises OSError when it cannot.
         """
-        if not self.folder.exists():
+        if not self._exists():
             return 0, 0
         if max_bytes is None and older_than_s is None:
             max_bytes = 0
@@ -138,8 +145,9 @@ class EngineCache:
             num_bytes = self._sweep()
             old: list[CacheEntry] = []
             if older_than_s is not None:
-                latest = time.time() - older_than_s
-                old = [entry for entry in self.entries() if entry.last_used_s < latest]
+                now = time.time()
+                latest = now - older_than_s
+                old = [each for each in self.entries() if min(each.last_used_s, now) <= latest]
                 self._remove(old)
             if max_bytes is not None:
                 old += self._shrink(max_bytes)
@@ -151,29 +159,66 @@ class EngineCache:
             raise ValueError(f"{key!r} is not a SHA-256 in hex")
         return path
 
+    def _exists(self) -> bool:
+        """Raises OSError when something that is no folder, or out of reach, is in its place."""
+        try:
+            mode = self.folder.stat().st_mode
+        except FileNotFoundError:
+            return False
+        if not stat.S_ISDIR(mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(self.folder))
+        return True
+
+    def _files(self) -> list[os.DirEntry[str]]:
+        with os.scandir(self.folder) as found:
+            return [
+                item
+                for item in found
+                if _NAME.fullmatch(item.name) and item.is_file(follow_symlinks=False)
+            ]
+
+    def _mark_used(self, file: BinaryIO) -> None:
+        """Make ``file`` the engine used last, where its times may be written.
+
+        A clock that was set back has left others in the future: they move to just before now, in
+        their order, or they would outlive all that is used from here on.
+        """
+        with suppress(OSError):
+            # Not utime's own "now": it ticks every few milliseconds and would lose the order.
+            now = time.time_ns()
+            os.utime(file.fileno(), ns=(now, now))
+            times = {item.path: item.stat(follow_symlinks=False) for item in self._files()}
+            newest_first = sorted(times, key=lambda path: -times[path].st_mtime_ns)
+            future = [path for path in newest_first if times[path].st_mtime_ns > now]
+            for rank, path in enumerate(future, start=1):
+                before = now - rank * _TICK_NS
+                os.utime(path, ns=(before, before), follow_symlinks=False)
+
     @contextmanager
     def _locked(self) -> Iterator[None]:
         self.folder.mkdir(parents=True, exist_ok=True)
-        with locked(self.folder / ".lock"):
+        told = f"another process is changing the engine cache {self.folder}; waiting for it"
+        with locked(self.folder / ".lock", lambda: self._note(told)):
             yield
 
     def _sweep(self) -> int:
         """Remove what killed writers left, with the lock held; returns the bytes freed."""
         num_bytes = 0
         for path in self.folder.glob(f"*{_UNFINISHED}"):
-            if _NAME.fullmatch(path.stem):
-                num_bytes += path.stat().st_size
+            status = path.lstat()
+            if _NAME.fullmatch(path.stem) and not stat.S_ISDIR(status.st_mode):
+                num_bytes += status.st_size
                 path.unlink()
         return num_bytes
 
     def _write(self, path: Path, header: bytes, plan: bytes) -> None:
         unfinished = path.with_name(path.name + _UNFINISHED)
         try:
-            with unfinished.open("wb") as file:
+            with unfinished.open("xb") as file:
                 file.write(header)
                 file.write(plan)
                 file.flush()
-                os.utime(file.fileno(), ns=_now())
+                self._mark_used(file)
                 os.fsync(file.fileno())
             unfinished.replace(path)
         except BaseException:
@@ -185,20 +230,21 @@ class EngineCache:
     def _discard(self, path: Path, file: BinaryIO) -> None:
         """Remove the damaged ``file``, unless another process has replaced it by now."""
         with self._locked():
-            if os.path.samestat(path.stat(), os.fstat(file.fileno())):
+            if os.path.samestat(path.lstat(), os.fstat(file.fileno())):
                 path.unlink()
 
     def _shrink(self, max_bytes: int, keep: str = "") -> list[CacheEntry]:
         """Remove the least recently used until ``max_bytes`` are left; returns the removed."""
         entries = self.entries()
-        excess = sum(entry.num_bytes for entry in entries) - max_bytes
+        # An empty file takes a byte: when nothing may be left, it has to go, too.
+        excess = sum(max(1, entry.num_bytes) for entry in entries) - max_bytes
         removed = []
         for entry in reversed(entries):
             if excess <= 0:
                 break
             if entry.key != keep:
                 removed.append(entry)
-                excess -= entry.num_bytes
+                excess -= max(1, entry.num_bytes)
         self._remove(removed)
         return removed
 
@@ -260,30 +306,46 @@ def _read_plan(file: BinaryIO, key: str) -> bytes | None:
     return plan if hashlib.sha256(plan).hexdigest() == header.sha256 else None
 
 
-def _entry(path: Path) -> CacheEntry | None:
-    """None when it is not a file, or no longer there."""
+def _open_regular(path: Path) -> BinaryIO:
+    """Open a file to read. Raises OSError for what is no regular file, without opening it.
+
+    Opening a FIFO waits for a writer, and a device may act on it.
+    """
+    if not stat.S_ISREG(path.lstat().st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    # Something else may have taken its place by now.
+    cautious = os.O_NONBLOCK | os.O_NOFOLLOW
+    return open(path, "rb", opener=lambda name, flags: os.open(name, flags | cautious))
+
+
+def _entry(item: os.DirEntry[str]) -> CacheEntry | None:
+    """None when the file is no longer there."""
+    path = Path(item.path)
     try:
-        with path.open("rb") as file:
-            stat = os.fstat(file.fileno())
-            header = _read_header(file, path.stem)
-    except OSError:
+        status = item.stat(follow_symlinks=False)
+        facts = _facts(path)
+    except FileNotFoundError:
         return None
-    facts = None if header is None else header.facts
-    return CacheEntry(path.stem, stat.st_size, stat.st_mtime_ns / 1e9, facts)
+    return CacheEntry(path.stem, status.st_size, status.st_mtime_ns / 1e9, facts)
 
 
-def _now() -> tuple[int, int]:
-    """For utime, whose own "now" ticks every few milliseconds and would lose the order of use."""
-    now = time.time_ns()
-    return now, now
+def _facts(path: Path) -> EngineFacts | None:
+    try:
+        with _open_regular(path) as file:
+            header = _read_header(file, path.stem)
+    except FileNotFoundError:
+        raise
+    except OSError:  # it may not be read, and takes room all the same
+        return None
+    return None if header is None else header.facts
 
 
 def _limit_from_environment() -> int:
     text = os.environ.get(LIMIT_VARIABLE) or str(DEFAULT_GB)
     try:
-        num_bytes = float(text) * 1e9
+        size_gb = float(text)
     except ValueError:
-        num_bytes = math.nan
-    if not 0 <= num_bytes < math.inf:
+        size_gb = math.nan
+    if not 0 <= size_gb <= MOST_GB:
         raise UsageError(f"{LIMIT_VARIABLE} is {text!r}; expected a number of GB, for example 20")
-    return int(num_bytes)
+    return int(size_gb * 1e9)

@@ -7,6 +7,7 @@ of this machine.
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ BF16_SINCE = (8, 0)
 """Compute capability from which bfloat16 arithmetic exists."""
 _CC_MAJOR, _CC_MINOR = 75, 76
 """CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR."""
+_FORM = re.compile(r"[0-9]{1,3}\.[0-9]{1,3}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,8 @@ def choose_capabilities(
     capability that the vendor, or the precision, does not support.
     """
     supported = supported_capabilities(vendor)
+    for capability in wanted:
+        _check_form(capability, supported)
     if not supported:
         return (_local_only(vendor, wanted, precision, gpu),)
     for capability in wanted:
@@ -80,16 +84,23 @@ def _local_only(vendor: Vendor, wanted: Sequence[str], precision: str, gpu: Loca
     return gpu.capability
 
 
+def _check_form(capability: str, supported: Sequence[str]) -> None:
+    """UsageError, which quotes what was given: a blank at its end would not be seen."""
+    if not _FORM.fullmatch(capability):
+        shown = capability if len(capability) <= 20 else f"{capability[:17]}..."
+        examples = f"one of {' '.join(supported)}" if supported else "8.9 for example"
+        raise UsageError(
+            f"--compute-capability {shown!r} is not written as major.minor, {examples}; "
+            "several are words of their own: 8.9 12.0"
+        )
+
+
 def _unsupported(vendor: Vendor, capability: str, supported: Sequence[str]) -> str:
     message = (
         f"--compute-capability {capability} is not supported by {vendor.name} {vendor.version}; "
         f"choose from {' '.join(supported)}"
     )
-    try:
-        is_newer_gpu = _rank(capability)[0] in (9, 10, 11)
-    except ValueError:
-        return f"{message} (written as major.minor)"
-    if is_newer_gpu:
+    if _rank(capability)[0] in (9, 10, 11):
         message += f", or build on the machine with that GPU: --backend {STANDARD}"
     return message
 

@@ -14,14 +14,15 @@ from export.tensorrt.capabilities import capability_value
 from export.tensorrt.graph_file import GraphFile, read_graph
 from export.tensorrt.messages import Messages, logger_for
 from export.tensorrt.network import parse, require_operators
-from export.tensorrt.plan_header import read_header
+from export.tensorrt.plan_header import contradiction
 from export.tensorrt.profiles import add_profile
 from export.tensorrt.progress import BuildProgress, Progress, monitor
-from export.tensorrt.vendor import Vendor
+from export.tensorrt.vendor import RTX, STANDARD, Vendor
 from plugins import tensorrt as plugins
 
-WORKSPACE_BYTES = 2**30
-"""Scratch memory that one layer may ask for; TensorRT's default is all of the GPU's."""
+WORKSPACE_BYTES = {STANDARD: 2**30, RTX: 2**40}
+"""Scratch memory. Standard TensorRT tries no kernel that asks for more. RTX refuses an engine of
+which one call needs more in all, and what the GPU that will run it has is not known here."""
 
 
 def compile_engine(
@@ -96,7 +97,7 @@ def _builder(vendor: Vendor, logger: Any, messages: Messages) -> Any:
 
 def _configure(vendor: Vendor, config: Any, capabilities: Sequence[str], precision: str) -> None:
     trt = vendor.module
-    config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, WORKSPACE_BYTES)
+    config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, WORKSPACE_BYTES[vendor.name])
     if precision == "fp32":
         config.clear_flag(trt.BuilderFlag.TF32)
     if not vendor.is_rtx:
@@ -111,16 +112,9 @@ def _configure(vendor: Vendor, config: Any, capabilities: Sequence[str], precisi
 
 def _check(vendor: Vendor, plan: bytes, capabilities: Sequence[str]) -> None:
     """BackendError when a plan's own header contradicts what was asked for."""
-    header = read_header(plan) if vendor.is_rtx else None
-    if header is None or header.version != vendor.version:
-        return
-    found, wanted = set(header.capabilities), set(capabilities)
-    if header.num_bytes != len(plan) or found != wanted:
-        raise BackendError(
-            f"{vendor.name} {vendor.version} gave a plan of {len(plan)} bytes for "
-            f"{' '.join(sorted(found))}, expected {header.num_bytes} bytes for "
-            f"{' '.join(sorted(wanted))}"
-        )
+    found = contradiction(plan, vendor.version, capabilities) if vendor.is_rtx else None
+    if found is not None:
+        raise BackendError(f"{vendor.name} {vendor.version} gave {found}")
 
 
 def _use_timing_cache(config: Any, path: Path | None) -> Path | None:

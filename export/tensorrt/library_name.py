@@ -35,7 +35,7 @@ def provide_library_name() -> None:
             ctypes.CDLL(f"/proc/self/fd/{descriptor}")
         finally:
             os.close(descriptor)
-    except OSError:  # no memfd, or no /proc: a file that is gone again at once
+    except (AttributeError, OSError):  # no memfd, or no /proc: a file that is gone again at once
         with tempfile.TemporaryDirectory(prefix="ssd-trt-") as folder:
             path = Path(folder) / _ASKED_FOR
             path.write_bytes(shim)

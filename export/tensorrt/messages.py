@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 _REASON = re.compile(r"Error Code \d+: (?P<kind>[^(]*)\((?P<text>.*?)(?:\.? In \S+ at \S+)?\)?$")
+_PLACE = re.compile(r"\[[^]]*:\d+: \w+\] |\w+Exception: \S+\.cpp:\d+: (?:CHECK\(.*?\) failed\. )?")
 
 
 class Messages:
@@ -48,4 +49,7 @@ def readable(message: str) -> str:
     """A message of TensorRT without the places in its source, on one line."""
     line = " ".join(message.split())
     match = _REASON.search(line)
-    return match["text"] if match else line
+    if match is None:
+        return line
+    text = _PLACE.sub("", match["text"])
+    return f"out of memory: {text}" if match["kind"].startswith("OutOfMemory") else text

@@ -7,6 +7,7 @@ expected says nothing, and one that does is only compared with what we know of t
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 _MAGIC = b"vtrt"
@@ -33,3 +34,20 @@ def read_header(plan: bytes) -> PlanHeader | None:
         return None
     names = tuple(name for bit, name in enumerate(_BITS) if gpus >> bit & 1)
     return PlanHeader(".".join(map(str, release)), num_bytes, names)
+
+
+def contradiction(plan: bytes, version: str, capabilities: Iterable[str]) -> str | None:
+    """Where a plan that should be of ``version`` and for ``capabilities`` says otherwise.
+
+    None when it agrees, or says nothing that can be relied on.
+    """
+    header = read_header(plan)
+    if header is None or header.version != version:
+        return None
+    found, wanted = set(header.capabilities), set(capabilities)
+    if header.num_bytes == len(plan) and found == wanted:
+        return None
+    return (
+        f"a plan of {len(plan)} bytes for {' '.join(sorted(found))}, expected {header.num_bytes} "
+        f"bytes for {' '.join(sorted(wanted))}"
+    )

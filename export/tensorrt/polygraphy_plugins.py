@@ -11,6 +11,9 @@ are. Without the plugin layers TensorRT would build the operators' functions ins
         --trt-min-shapes ... --trt-opt-shapes ... --trt-max-shapes ...
     POLYGRAPHY_USE_TENSORRT_RTX=1 polygraphy run model.plan --model-type engine --trt
 
+The last one needs the GPU that the plan was compiled for. There the layers run by their numpy
+reference on the host: right, and slow.
+
 Nothing on the command line itself does it: ``--plugins`` loads C libraries, and the scripts for
 the network and its configuration run after the parser has chosen plugins or functions.
 """
@@ -18,6 +21,7 @@ the network and its configuration run after the parser has chosen plugins or fun
 from __future__ import annotations
 
 from engines.errors import MissingDependencyError
+from export.check.launcher import ReferenceLauncher
 from export.tensorrt import vendor
 from plugins import tensorrt as plugins
 
@@ -33,5 +37,5 @@ def argument_groups() -> list[object]:
         found = vendor.load("tensorrt-rtx" if config.USE_TENSORRT_RTX else "tensorrt")
     except MissingDependencyError:
         return []
-    plugins.register(found.module)
+    plugins.register(found.module, ReferenceLauncher())
     return []

@@ -5,7 +5,8 @@ and may end its process. In a child all of that is harmless: it is killed when t
 interrupted, its memory is freed at once, and its end becomes one line.
 
 The child reads a ``CompileRequest`` from stdin, writes the plan to a file and tells its progress on
-stdout, one JSON object a line.
+stdout, one JSON object a line. Its stdin ends when its parent does, by whatever signal, and then it
+ends too.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -29,7 +33,7 @@ from export.tensorrt.progress import Progress
 from plugins import tensorrt as plugins
 
 _ROOT = Path(__file__).resolve().parents[2]
-_STDOUT, _STDERR = 1, 2
+_STDIN, _STDOUT, _STDERR = 0, 1, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +55,7 @@ def compile_in_process(request: CompileRequest, progress: Progress) -> None:
 
     Whatever ends this call early, a ctrl-C for one, ends the child too. The file may then exist.
     """
-    # The child finds modules where this process does, and not first in the working folder (-P).
-    path = os.pathsep.join([str(_ROOT), *filter(None, sys.path)])
-    with tempfile.TemporaryFile() as noise:
-        child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "export.tensorrt.process"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=noise,
-            env=os.environ | {"PYTHONPATH": path},
-            text=True,
-        )
+    with _started() as (child, noise):
         try:
             assert child.stdin is not None
             assert child.stdout is not None
@@ -78,10 +72,56 @@ def compile_in_process(request: CompileRequest, progress: Progress) -> None:
             raise BackendError(f"{request.vendor} {_ending(code)}{_last_line(noise)}")
 
 
-def _send(stdin: IO[str], request: CompileRequest) -> None:
+@contextmanager
+def _started() -> Iterator[tuple[subprocess.Popen[str], IO[bytes]]]:
+    """The child, and the file that its stderr goes to."""
     try:
-        stdin.write(json.dumps(encode(request)))
-        stdin.close()
+        noise = tempfile.TemporaryFile()  # noqa: SIM115  (closed below)
+    except OSError as error:
+        raise _not_started(error) from None
+    with noise:
+        try:
+            child = subprocess.Popen(
+                [sys.executable, "-P", "-c", _program()],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=noise,
+                text=True,
+            )
+        except OSError as error:
+            raise _not_started(error) from None
+        yield child, noise
+
+
+def _not_started(error: OSError) -> BackendError:
+    where = f" ({error.filename})" if error.filename else ""
+    return BackendError(f"could not start the compiler: {error.strerror or error}{where}")
+
+
+def _program() -> str:
+    """Serves a request, with modules from where this process has them and in the same order.
+
+    Not by $PYTHONPATH, which cannot name a folder with a colon in it.
+    """
+    folders = ascii(_module_path())
+    return f"import sys; sys.path[:] = {folders}; from {__name__} import main; main()"
+
+
+def _module_path() -> list[str]:
+    """Where this process finds modules, without the working folder.
+
+    In this process's order, since an installed package of ours lies among others that must not
+    come before Python's own.
+    """
+    folders = [folder for folder in sys.path if folder]
+    return folders if str(_ROOT) in folders else [str(_ROOT), *folders]
+
+
+def _send(stdin: IO[str], request: CompileRequest) -> None:
+    """Leaves ``stdin`` open: its end is the sign that this process is gone."""
+    try:
+        stdin.write(json.dumps(encode(request)) + "\n")
+        stdin.flush()
     except BrokenPipeError:
         pass  # the child has ended; its exit code tells
 
@@ -89,6 +129,8 @@ def _send(stdin: IO[str], request: CompileRequest) -> None:
 def _follow(stdout: IO[str], progress: Progress) -> bool:
     """Hand on what the child tells; whether it said that it is done."""
     for line in stdout:
+        if not line.endswith("\n"):
+            return False  # it was ended in the middle of a word
         told = json.loads(line)
         if "step" in told:
             progress(*told["step"])
@@ -109,7 +151,8 @@ def _error(kind: str, message: str, code: int | None, filename: str | None) -> E
 def _ending(code: int) -> str:
     if code >= 0:
         return f"stopped with exit code {code} while compiling"
-    name = signal.Signals(-code).name
+    known = {number.value: number.name for number in signal.Signals}
+    name = known.get(-code, f"signal {-code}")
     hint = " (out of memory?)" if -code == signal.SIGKILL else ""
     return f"was ended by {name} while compiling{hint}"
 
@@ -125,8 +168,9 @@ def _last_line(noise: IO[bytes]) -> str:
 
 
 def main() -> None:
-    """Serve one request. ctrl-C is for the parent, which kills this process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Serve one request. What a terminal sends is for the parent, which kills this process."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     # The libraries' own prints must not mix with what we tell the parent.
     with os.fdopen(os.dup(_STDOUT), "w") as stdout:
         os.dup2(_STDERR, _STDOUT)
@@ -136,7 +180,8 @@ def main() -> None:
             stdout.flush()
 
         try:
-            request = decode(CompileRequest, json.loads(sys.stdin.read()))
+            request = decode(CompileRequest, json.loads(sys.stdin.readline()))
+            threading.Thread(target=_end_with_parent, daemon=True).start()
             _serve(request, lambda what, done, total: tell(step=(what, done, total)))
         except BrokenPipeError:
             return  # nobody is waiting any more
@@ -150,6 +195,13 @@ def main() -> None:
             tell(error={"kind": kind, "message": str(error), "code": None, "filename": None})
         else:
             tell(done=True)
+
+
+def _end_with_parent() -> None:
+    # Not through sys.stdin, whose lock this thread would still hold at the interpreter's end.
+    while os.read(_STDIN, 1):
+        pass
+    os._exit(1)
 
 
 def _serve(request: CompileRequest, progress: Progress) -> None:
@@ -166,7 +218,3 @@ def _serve(request: CompileRequest, progress: Progress) -> None:
         timing_cache=None if request.timing_cache is None else Path(request.timing_cache),
     )
     Path(request.plan_path).write_bytes(plan)
-
-
-if __name__ == "__main__":
-    main()

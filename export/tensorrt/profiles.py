@@ -20,7 +20,7 @@ def profile_shapes(
     """Least, typical and largest shape of every input in ``profile``.
 
     UsageError when the profile contradicts itself or the inputs: more logits than tokens, or more
-    attended rows than the cache has.
+    tokens or attended rows than the cache has rows.
     """
     _check(profile, inputs)
     return {
@@ -69,8 +69,11 @@ def _check(profile: ShapeProfile, inputs: Sequence[TensorSpec]) -> None:
         )
     for spec in inputs:
         rows = spec.shape[2] if len(spec.shape) == 4 else None  # of a cache; a mask's third is T
-        if isinstance(rows, int) and profile.length.most > rows:
-            raise UsageError(
-                f"profile {profile.name} attends up to {profile.length.most} rows, the cache "
-                f"{spec.name} has {rows}"
-            )
+        if not isinstance(rows, int):
+            continue
+        for what, most in (
+            (f"attends up to {profile.length.most} rows", profile.length.most),
+            (f"writes up to {profile.tokens.most} rows", profile.tokens.most),
+        ):
+            if most > rows:
+                raise UsageError(f"profile {profile.name} {what}, the cache {spec.name} has {rows}")

@@ -6,12 +6,12 @@ Both Python modules have the same names for all that is used here; what differs 
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from engines.errors import BackendError, MissingDependencyError, UsageError
+from engines.errors import UsageError
+from export.packages import require, unloadable
 from export.tensorrt.library_name import provide_library_name
 
 RTX, STANDARD = "tensorrt-rtx", "tensorrt"
@@ -56,7 +56,7 @@ def load(name: str) -> Vendor:
     """The product ``name`` ("tensorrt-rtx" or "tensorrt"), imported once a process.
 
     Raises MissingDependencyError when it is not installed, BackendError when it is but cannot be
-    loaded (a library it needs is missing).
+    loaded (a library it needs is missing, or its files are damaged).
     """
     if name not in _PACKAGES:
         raise UsageError(f"{name!r} is no TensorRT; choose {' or '.join(VENDORS)}")
@@ -66,22 +66,12 @@ def load(name: str) -> Vendor:
 @cache
 def _load(name: str) -> Vendor:
     package = _PACKAGES[name]
+    module = require(package.module, package.distribution, package.extra, f"building for {name}")
     try:
-        module = importlib.import_module(package.module)
         if name == RTX:
             provide_library_name()
-    except ModuleNotFoundError as error:
-        if error.name != package.module:
-            raise _unloadable(package, error) from None
-        purpose = f"building for {name}"
-        raise MissingDependencyError(package.distribution, package.extra, purpose) from None
-    except (ImportError, OSError) as error:
-        raise _unloadable(package, error) from None
-    return Vendor(module, name, str(module.__version__), is_rtx=name == RTX)
-
-
-def _unloadable(package: _Package, error: Exception) -> BackendError:
-    return BackendError(
-        f"{package.distribution} is installed but cannot be loaded ({error}); reinstall it: "
-        f"pip install --force-reinstall 'ssd-trt[{package.extra}]'"
-    )
+        vendor = Vendor(module, name, str(module.__version__), is_rtx=name == RTX)
+        _ = vendor.release  # a version that is none belongs to no whole package
+    except (ImportError, OSError, AttributeError, ValueError) as error:
+        raise unloadable(package.distribution, package.extra, error) from None
+    return vendor

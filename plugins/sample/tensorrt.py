@@ -6,7 +6,7 @@ from typing import Any
 
 from engines.tensors import DType
 from plugins import layer
-from plugins.sample import onnx
+from plugins.sample import launch, onnx
 from plugins.signature import Port, Signature
 
 LOGITS = (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
@@ -24,4 +24,4 @@ SIGNATURE = Signature(
 
 def make_creator(trt: Any, host: layer.LayerHost) -> Any:
     """The creator of Sample layers for the vendor module `trt`; the caller keeps it alive."""
-    return layer.make_creator(trt, SIGNATURE, host)
+    return layer.make_creator(trt, SIGNATURE, host, launch.scratch_bytes)

@@ -7,7 +7,7 @@ from typing import Any
 from engines.tensors import DType
 from plugins import layer
 from plugins.signature import Port, Signature
-from plugins.verify import onnx
+from plugins.verify import launch, onnx
 
 LOGITS = (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
 IDS = (DType.INT64,)
@@ -28,4 +28,4 @@ SIGNATURE = Signature(
 
 def make_creator(trt: Any, host: layer.LayerHost) -> Any:
     """The creator of Verify layers for the vendor module `trt`; the caller keeps it alive."""
-    return layer.make_creator(trt, SIGNATURE, host)
+    return layer.make_creator(trt, SIGNATURE, host, launch.scratch_bytes)

@@ -7,7 +7,7 @@ after loading happen in the order of one stream (``run`` inside work launched on
     step = session.prepare(shape)
     step.tokens[...] = ...    fill every input array (they are reused, so all of them, every time)
     step.run()                blocks until the outputs are filled
-    step.logits, ...          valid until the same step runs again
+    step.logits, ...          valid until any step of the same ``copy`` runs
 """
 
 from __future__ import annotations
@@ -78,6 +78,9 @@ class Session(Protocol):
 
     def copy_rows(self, slot: int, source: slice, destination: int) -> None:
         """Copy the rows ``source`` of a slot to consecutive rows from ``destination`` on."""
+
+    def copy_slot(self, source: int, destination: int, rows: slice) -> None:
+        """Copy the rows ``rows`` of one slot to the same rows of another."""
 
     def close(self) -> None:
         """Free the engine and its caches; idempotent."""

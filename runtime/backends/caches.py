@@ -58,6 +58,12 @@ class RowBuckets:
             heads = self.view(layer)[slot]  # [Hkv, rows, D]
             heads[:, destination : destination + count] = heads[:, source]
 
+    def copy_slot(self, source: int, destination: int, rows: slice) -> None:
+        """Copy those rows of one slot to the same rows of another."""
+        for part in range(2 * self._manifest.kv.num_layers):
+            slots = self.view(part)
+            slots[destination, :, rows] = slots[source, :, rows]
+
     def zero(self) -> None:
         """A NaN left in a masked row would poison later outputs."""
         self.buffer.array[:] = 0

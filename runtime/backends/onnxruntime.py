@@ -7,7 +7,7 @@ address once a shape; a call allocates nothing but the runtime's own reused aren
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from engines.manifest import TARGET, EngineManifest
 from engines.tensors import DType, TensorSpec
 from runtime.backends.api import CallShape
 from runtime.backends.caches import RowBuckets
+from runtime.backends.outputs import Outputs
 from runtime.device.api import Buffer, Device
 from runtime.device.machine import cpu_model
 
@@ -49,6 +50,7 @@ class OrtSession:
     ) -> None:
         self.manifest = manifest
         self._caches = RowBuckets(device, manifest, num_slots)
+        self._outputs = Outputs(manifest, num_slots)
         self.vocab_map = load_vocab_map(folder, manifest)
         self._folder = folder
         self._num_threads = num_threads
@@ -95,6 +97,9 @@ class OrtSession:
     def copy_rows(self, slot: int, source: slice, destination: int) -> None:
         self._caches.copy_rows(slot, source, destination)
 
+    def copy_slot(self, source: int, destination: int, rows: slice) -> None:
+        self._caches.copy_slot(source, destination, rows)
+
     def close(self) -> None:
         self._steps.clear()
         self._runtime = None
@@ -107,13 +112,19 @@ class OrtSession:
             "L": self._caches.rows,
         }
 
-        def array(spec: TensorSpec) -> np.ndarray:
-            dims = [sizes[dim] if isinstance(dim, str) else dim for dim in spec.shape]
-            return np.zeros(dims, spec.dtype.numpy)
-
         binding = self._runtime.io_binding()
-        inputs = {s.name: array(s) for s in self.manifest.inputs if not s.name.startswith("kv.")}
-        outputs = {s.name: array(s) for s in self.manifest.outputs if not s.name.startswith("kv.")}
+        inputs = {
+            spec.name: np.zeros(resolve(spec.shape, sizes), spec.dtype.numpy)
+            for spec in self.manifest.inputs
+            if not spec.name.startswith("kv.")
+        }
+        outputs = {
+            spec.name: self._outputs.array(
+                shape.copy, spec.name, resolve(spec.shape, sizes), spec.dtype.numpy
+            )
+            for spec in self.manifest.outputs
+            if not spec.name.startswith("kv.")
+        }
         for name, value in inputs.items():
             bind(binding.bind_input, name, value)
         for name, value in outputs.items():
@@ -244,6 +255,11 @@ def require_border(runtime: Any, manifest: EngineManifest, path: Path) -> None:
             f"the caches or the vocabulary of {path} are not those of its manifest; "
             "rebuild the bundle"
         )
+
+
+def resolve(shape: Sequence[int | str], sizes: Mapping[str, int]) -> list[int]:
+    """A tensor's shape with its named dimensions filled in."""
+    return [sizes[dim] if isinstance(dim, str) else dim for dim in shape]
 
 
 def bind(method: Callable[..., None], name: str, array: np.ndarray) -> None:

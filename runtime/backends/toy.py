@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from engines.errors import BackendError
 from engines.manifest import DRAFT, TARGET, EngineManifest, KvLayout, Limits, ModelFacts, Source
@@ -21,6 +22,7 @@ from engines.tensors import DType
 from plugins.verify.reference import verify
 from runtime.backends.api import CallShape
 from runtime.backends.caches import RowBuckets
+from runtime.backends.outputs import Outputs
 from runtime.device.api import Buffer, Device
 
 
@@ -80,6 +82,7 @@ class ToySession:
         self.vocab_map = vocab_map
         self.num_runs = 0
         self._caches = RowBuckets(device, self.manifest, limits.max_batch)
+        self._outputs = Outputs(self.manifest, limits.max_batch)
         self._steps: dict[CallShape, ToyStep] = {}
 
     @property
@@ -96,11 +99,14 @@ class ToySession:
 
     def prepare(self, shape: CallShape) -> ToyStep:
         if shape not in self._steps:
-            self._steps[shape] = ToyStep.empty(self, shape, self._caches.rows)
+            self._steps[shape] = ToyStep.empty(self, shape, self._caches.rows, self._outputs)
         return self._steps[shape]
 
     def copy_rows(self, slot: int, source: slice, destination: int) -> None:
         self._caches.copy_rows(slot, source, destination)
+
+    def copy_slot(self, source: int, destination: int, rows: slice) -> None:
+        self._caches.copy_slot(source, destination, rows)
 
     def close(self) -> None:
         self._steps.clear()
@@ -166,8 +172,13 @@ class ToyStep:
     _session: ToySession
 
     @classmethod
-    def empty(cls, session: ToySession, shape: CallShape, rows: int) -> ToyStep:
+    def empty(cls, session: ToySession, shape: CallShape, rows: int, outputs: Outputs) -> ToyStep:
         num_slots, num_tokens, num_logits = shape.num_slots, shape.num_tokens, shape.num_logits
+
+        def output(name: str, *dims: int, dtype: npt.DTypeLike = np.int64) -> np.ndarray:
+            return outputs.array(shape.copy, name, dims, dtype)
+
+        vocab = session.table.shape[2]
         return cls(
             shape=shape,
             tokens=np.zeros((num_slots, num_tokens), np.int64),
@@ -176,10 +187,10 @@ class ToyStep:
             mask=np.zeros((num_slots, num_tokens, rows), bool),
             logit_rows=np.zeros((num_slots, num_logits), np.int64),
             num_draft=np.zeros(num_slots, np.int64),
-            logits=np.zeros((num_slots, num_logits, session.table.shape[2]), np.float32),
-            accepted=np.zeros(num_slots, np.int64),
-            next=np.zeros(num_slots, np.int64),
-            sample=np.zeros((num_slots, num_logits), np.int64),
+            logits=output("logits", num_slots, num_logits, vocab, dtype=np.float32),
+            accepted=output("accepted", num_slots),
+            next=output("next", num_slots),
+            sample=output("sample", num_slots, num_logits),
             _session=session,
         )
 

@@ -1,1 +1,1 @@
-"""The command line: ``python -m runtime generate | compare | doctor``."""
+"""The command line: ``python -m runtime generate | compare | doctor | trace``."""

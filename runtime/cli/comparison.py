@@ -8,15 +8,19 @@ from functools import cached_property
 from typing import Any
 
 from engines.codec import encode
+from runtime.cli.prompts import shortened
 from runtime.cli.report import (
+    BATCH_FORMULA,
     FORMULAS,
+    SHARED_FORMULAS,
     SPEEDUP_FORMULA,
     number,
     percent,
+    settings_record,
     stats_record,
     table,
 )
-from runtime.cli.tally import ModeRun, differing_prompts, first_divergence
+from runtime.cli.tally import BASELINE, ModeRun, differing_prompts, first_divergence
 
 HEADERS = (
     "mode",
@@ -26,6 +30,31 @@ HEADERS = (
     "cache hit rate",
     "identical to plain decoding",
 )
+DRAFT_HEADERS = (
+    "drafting",
+    "fallback",
+    "hits after a hit",
+    "hits after a miss",
+    "predicted hits",
+    "hidden ms/round",
+    "exposed ms/round",
+    "discarded tokens",
+)
+SHOWN = {
+    "tokens/s": "tokens_per_second",
+    "speed-up": "speedup",
+    "acceptance length": "acceptance_length",
+    "cache hit rate": "hit_rate",
+}
+"""What the first table calls a figure, and whose formula it is."""
+DRAFT_LEGEND = {
+    "hits after a hit": "cache hit rate of the outcomes of rounds that began with a hit",
+    "hits after a miss": "cache hit rate of the outcomes of all other rounds",
+    "predicted hits": "mean probability of a hit that the fan-out expected of the same outcomes",
+    "hidden ms/round": "milliseconds of drafting while the target was verifying / rounds",
+    "exposed ms/round": "milliseconds the target waited for drafts / rounds",
+    "discarded tokens": FORMULAS["num_discarded"],
+}
 
 
 @dataclass(frozen=True)
@@ -33,13 +62,19 @@ class Comparison:
     """All modes over the same prompts; the first run is plain decoding.
 
     ``comparable`` is False where tokens may rightly differ between modes. ``spell`` shows the
-    text of one token.
+    text of one token. ``batch`` prompts were decoded at once.
     """
 
     runs: tuple[ModeRun, ...]
     comparable: bool
     prompts: tuple[str, ...]
     spell: Callable[[int], str]
+    batch: int = 1
+
+    @property
+    def formulas(self) -> dict[str, str]:
+        shared = {} if self.batch == 1 else SHARED_FORMULAS
+        return {**FORMULAS, **shared, "speedup": SPEEDUP_FORMULA}
 
     @property
     def baseline(self) -> ModeRun:
@@ -61,23 +96,28 @@ class Comparison:
         """What ``--json`` prints; ``identical`` is null where tokens may rightly differ."""
         return {
             "modes": [self._mode_record(run, bad) for run, bad in self._judged()],
-            "formulas": {**FORMULAS, "speedup": SPEEDUP_FORMULA},
+            "batch": self.batch,
+            "formulas": self.formulas,
         }
 
     def as_text(self) -> str:
         """The table and what explains it."""
         rows = [self._row(run, bad) for run, bad in self._judged()]
+        drafting = [self._draft_row(run) for run in self.runs if run.ran != BASELINE]
+        tables = table(HEADERS, rows) + ("\n" + table(DRAFT_HEADERS, drafting) if drafting else "")
         lines = ["", *(self._describe(run, bad) for run, bad in self._judged() if bad)]
         lines += [f"{run.mode}: {run.note}" for run in self.runs if run.note]
         if not self.comparable:
             lines.append("n/a: under --verify ratio sampled tokens depend on the drafts")
-        lines += [
-            f"tokens/s = {FORMULAS['tokens_per_second']}",
-            f"speed-up = {SPEEDUP_FORMULA}",
-            f"acceptance length = {FORMULAS['acceptance_length']}",
-            f"cache hit rate = {FORMULAS['hit_rate']}",
-        ]
-        return table(HEADERS, rows) + "\n".join(lines) + "\n"
+        legend = {name: self.formulas[key] for name, key in SHOWN.items()}
+        if self.batch > 1:
+            legend["tokens/s"] = BATCH_FORMULA
+        if drafting:
+            legend |= DRAFT_LEGEND
+        lines += [f"{name} = {meaning}" for name, meaning in legend.items()]
+        if drafting and self.batch > 1:
+            lines.append("(in a batch: the device's milliseconds, and the rounds of every prompt)")
+        return tables + "\n".join(lines) + "\n"
 
     def _judged(self) -> list[tuple[ModeRun, tuple[int, ...]]]:
         return list(zip(self.runs, self.differing, strict=True))
@@ -100,6 +140,19 @@ class Comparison:
             verdict,
         ]
 
+    def _draft_row(self, run: ModeRun) -> list[str]:
+        rounds = max(1, run.num_rounds)
+        return [
+            run.mode,
+            run.settings.fallback.value if run.ran == "ssd" else "-",
+            percent(run.hit_rate_after_hit),
+            percent(run.hit_rate_after_miss),
+            percent(run.predicted_hit_rate),
+            number(1e3 * run.hidden_s / rounds, 2),
+            number(1e3 * run.exposed_s / rounds, 2),
+            str(run.num_discarded),
+        ]
+
     def _mode_record(self, run: ModeRun, differing: Sequence[int]) -> dict[str, Any]:
         is_judged = self.comparable or run is self.baseline
         divergence = first_divergence(run, self.baseline) if differing else None
@@ -107,15 +160,24 @@ class Comparison:
             "mode": run.mode,
             "ran": run.ran,
             "note": run.note,
+            "settings": settings_record(run.settings),
             "tokens_per_second": run.tokens_per_second,
             "median_tokens_per_second": run.median_tokens_per_second,
             "speedup": self._speedup(run),
             "acceptance_length": run.acceptance_length,
             "hit_rate": run.hit_rate,
+            "hit_rate_after_hit": run.hit_rate_after_hit,
+            "hit_rate_after_miss": run.hit_rate_after_miss,
+            "predicted_hit_rate": run.predicted_hit_rate,
+            "hidden_s": run.hidden_s,
+            "exposed_s": run.exposed_s,
+            "num_discarded": run.num_discarded,
+            "num_rounds": run.num_rounds,
             "identical": not differing if is_judged else None,
             "divergence": encode(divergence),
             "num_tokens": run.num_tokens,
             "decode_s": run.decode_s,
+            "wall_s": run.wall_s,
             "per_prompt": [
                 {
                     "identical": i not in differing if is_judged else None,
@@ -138,9 +200,3 @@ class Comparison:
 
     def _token(self, token_id: int | None) -> str:
         return "has ended" if token_id is None else f"{token_id} {self.spell(token_id)}"
-
-
-def shortened(prompt: str, width: int = 60) -> str:
-    """A prompt as one short line."""
-    line = " ".join(prompt.split())
-    return line if len(line) <= width else line[: width - 3] + "..."

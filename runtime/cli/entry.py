@@ -11,10 +11,10 @@ import errno
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from engines.errors import SsdError, as_line
-from runtime.cli import compare, doctor, generate, trace
+from runtime.cli import bench, compare, doctor, generate, trace
 from runtime.cli.console import OutputClosed, emit, prepare_streams, say
 from runtime.cli.options import PROGRAM, OpenLlm, Parser
 
@@ -67,7 +67,7 @@ def build_parser() -> Parser:
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for module in (generate, compare, trace, doctor):
+    for module in (generate, compare, bench, trace, doctor):
         module.add_to(commands)
     return parser
 
@@ -82,18 +82,11 @@ def _run(argv: list[str], open_llm: OpenLlm) -> int:
     return code
 
 
-def _open_llm(
-    bundle: Path,
-    *,
-    mode: str = "auto",
-    verify: str = "coupled",
-    num_draft: int | None = None,
-    branches: int | None = None,
-) -> LLM:
+def _open_llm(bundle: Path, **options: Any) -> LLM:
     # Imported late: --help and doctor need none of it.
     from runtime.llm import LLM
 
-    return LLM.open(bundle, mode=mode, verify=verify, num_draft=num_draft, branches=branches)
+    return LLM.open(bundle, **options)
 
 
 def _fail(message: str) -> int:

@@ -1,31 +1,41 @@
-"""``python -m runtime generate``: one prompt, one answer, streamed."""
+"""``python -m runtime generate``: one prompt answered and streamed, or a file of prompts."""
 
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING
 
 from engines.errors import UsageError
-from runtime.cli.console import busy, emit, say
+from runtime.cli.answers import InOrder, Run, as_record, summary
+from runtime.cli.console import busy, emit, progress, say
 from runtime.cli.options import (
     MODES,
     Commands,
-    OpenLlm,
     add_bundle_options,
     add_command,
+    add_max_tokens,
     add_output_options,
     add_sampling_options,
     check_fits,
+    open_for,
     sampling_of,
+    text,
+    whole,
 )
-from runtime.cli.prompts import one_prompt
-from runtime.cli.report import FORMULAS, number, percent, stats_record, to_json
+from runtime.cli.prompts import many_prompts, one_prompt, shortened
+from runtime.cli.report import FORMULAS, settings_record, to_json
+from runtime.cli.tracing import add_trace_option, save_trace
+from runtime.request import GenerateOptions, read_options
 
 if TYPE_CHECKING:
-    from runtime.llm import Completion
+    from runtime.llm import LLM, Completion
+    from runtime.sampling.params import SamplingParams
 
 DESCRIPTION = """\
-Answer one prompt. The text is streamed to stdout; a line with the speed goes to stderr."""
+Answer one prompt, streamed to stdout with a line on the speed to stderr; or a file of prompts,
+several at once, each answer printed in the file's order when it is complete."""
 
 EXAMPLES = """\
 modes:
@@ -34,101 +44,181 @@ modes:
   ssd   the draft prepares the next round while the target verifies this one
   auto  what is fastest on this machine
 
+The answer ends at the model's end-of-sequence token, a --stop-token-ids token, the first --stop
+string, --max-tokens or the bundle's max_len, whichever comes first. What ended it is not part of
+it. Log-probabilities are the target's own, before temperature and cuts.
+
 examples:
   python -m runtime generate --bundle engines/bundles/demo --chat --prompt "Name three rivers."
   python -m runtime generate --bundle engines/bundles/demo --mode ar --prompt "Once upon a time"
   cat question.txt | python -m runtime generate --bundle engines/bundles/demo --chat --prompt -
+  python -m runtime generate --bundle engines/bundles/demo --prompt "1, 2, 3," --stop 7 --stop 9
   python -m runtime generate --bundle engines/bundles/demo --chat --temperature 0.8 --seed 7 \\
-      --prompt "Write a haiku." --json
+      --prompt "Write a haiku." --logprobs 3 --json
+  python -m runtime generate --bundle engines/bundles/demo --prompts questions.txt --chat --json
 """
-
-ENDINGS = {
-    "stop": "ended by the model",
-    "length": "ended by --max-tokens",
-    "context": "ended by the bundle's max_len",
-}
 
 
 def add_to(commands: Commands) -> None:
     """Register the command."""
     parser = add_command(
-        commands,
-        "generate",
-        "answer one prompt",
-        DESCRIPTION,
-        EXAMPLES,
+        commands, "generate", "answer one prompt, or a file of them", DESCRIPTION, EXAMPLES
     )
-    add_bundle_options(parser)
-    parser.add_argument(
-        "--prompt", required=True, metavar="TEXT", help="the prompt; - reads it from stdin"
-    )
-    parser.add_argument(
-        "--chat", action="store_true", help="put the prompt into the bundle's chat template"
-    )
-    parser.add_argument(
+    speculation = add_bundle_options(parser)
+    speculation.add_argument(
         "--mode", choices=MODES, default="auto", help="how to decode (default: auto)"
     )
-    add_sampling_options(parser)
-    add_output_options(parser)
+    _add_prompt_options(parser)
+    add_sampling_options(parser, several=False)
+    _add_ending_options(parser)
+    output = add_output_options(parser)
+    output.add_argument(
+        "--logprobs",
+        type=whole(0),
+        metavar="N",
+        help="with --json: log-probabilities of each token and of the N likeliest at its place",
+    )
+    add_trace_option(output, "write")
     parser.set_defaults(run=run)
+
+
+def _add_prompt_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("prompts")
+    source = group.add_mutually_exclusive_group(required=True)
+    source.add_argument("--prompt", metavar="TEXT", help="the prompt; - reads it from stdin")
+    source.add_argument(
+        "--prompts",
+        type=Path,
+        metavar="FILE",
+        help=".txt with a prompt a line, or .jsonl with objects that have a prompt or turns",
+    )
+    group.add_argument(
+        "--batch",
+        type=whole(1),
+        metavar="N",
+        help="of --prompts, how many to decode at once; the next begins where one has ended "
+        "(default: what the bundle was built for)",
+    )
+    group.add_argument(
+        "--chat", action="store_true", help="put the prompt into the bundle's chat template"
+    )
+
+
+def _add_ending_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("ending")
+    add_max_tokens(group)
+    group.add_argument(
+        "--min-tokens",
+        type=whole(0),
+        default=0,
+        metavar="N",
+        help="shortest answer, in tokens: nothing but a limit ends it before (default: 0)",
+    )
+    group.add_argument(
+        "--stop",
+        type=text,
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="end the answer before this text; may be given several times "
+        "(a line break is $'\\n' in bash)",
+    )
+    group.add_argument(
+        "--stop-token-ids",
+        type=whole(0),
+        nargs="+",
+        default=[],
+        metavar="ID",
+        help="tokens that end the answer, beside the model's end-of-sequence",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
-    open_llm: OpenLlm = args.open_llm
-    params = sampling_of(args)
+    params = sampling_of(args, args.temperature)
+    options = _options_of(args)
+    if args.prompt is None:
+        return _answer_many(args, params, options)
+    if args.batch is not None:
+        raise UsageError("--batch goes with --prompts; one --prompt is decoded alone")
+    return _answer_one(args, params, options)
+
+
+def _options_of(args: argparse.Namespace) -> GenerateOptions:
+    if args.logprobs is not None and not args.json:
+        raise UsageError("--logprobs are shown by --json only; add --json")
+    options: GenerateOptions = {
+        "max_tokens": args.max_tokens,
+        "min_tokens": args.min_tokens,
+        "stop": args.stop,
+        "stop_token_ids": args.stop_token_ids,
+        "logprobs": args.logprobs,
+    }
+    read_options(vocab_size=None, **options)  # refused now, not after a model was loaded
+    return options
+
+
+def _answer_one(args: argparse.Namespace, params: SamplingParams, options: GenerateOptions) -> int:
     prompt = one_prompt(args.prompt)
     with busy(f"loading {args.bundle}", quiet=args.quiet, plain=False):
-        llm = open_llm(
-            args.bundle,
-            mode=args.mode,
-            verify=args.verify,
-            num_draft=args.num_draft,
-            branches=args.branches,
-        )
+        llm = open_for(args, mode=args.mode, max_batch=1)
     with llm:
-        if args.chat and not llm.has_chat_template:
-            raise UsageError(f"--chat needs a chat template, and {args.bundle} has none; drop it")
-        ids = llm.encode(prompt, chat=args.chat)
-        check_fits("the prompt", len(ids), llm.limits.max_len)
-        if llm.note and not args.quiet:
-            say(f"note: {llm.note}")
+        [ids] = _encode(args, llm, {"the prompt": prompt})
         if args.json:
-            completion = llm.generate(ids, params, max_tokens=args.max_tokens)
+            completion = llm.generate(ids, params, **options)
+            settings = settings_record(llm.settings)
+            record = as_record(completion, llm.tokenizer)
+            emit(to_json({**record, "settings": settings, "formulas": FORMULAS}))
         else:
             try:
-                completion = llm.generate(ids, params, max_tokens=args.max_tokens, on_text=emit)
+                completion = llm.generate(ids, params, on_text=emit, **options)
             finally:
                 emit("\n")
-    if args.json:
-        emit(to_json(as_record(completion)))
-    elif not args.quiet:
+    if args.trace is not None:
+        save_trace(llm, args.trace)
+    if not args.json and not args.quiet:
         say(summary(completion))
     return 0
 
 
-def as_record(completion: Completion) -> dict[str, Any]:
-    """What ``--json`` prints."""
-    return {
-        "text": completion.text,
-        "token_ids": completion.token_ids,
-        "finish_reason": completion.finish_reason,
-        "mode": completion.mode,
-        "note": completion.note,
-        "prompt_tokens": completion.prompt_tokens,
-        **stats_record(completion.stats),
-        "formulas": FORMULAS,
-    }
+def _answer_many(args: argparse.Namespace, params: SamplingParams, options: GenerateOptions) -> int:
+    prompts = many_prompts(args.prompts, None)
+    with busy(f"loading {args.bundle}", quiet=args.quiet, plain=False):
+        llm = open_for(args, mode=args.mode, max_batch=args.batch)
+    with llm:
+        ids = _encode(args, llm, {f"prompt {i}": text for i, text in enumerate(prompts, start=1)})
+        show = InOrder(lambda i, done: emit(f"[{i + 1}] {shortened(prompts[i])}\n{done.text}\n\n"))
+        num_done = 0
+        with progress("answers", len(prompts), quiet=args.quiet or not args.json) as tick:
+
+            def on_done(index: int, completion: Completion) -> None:
+                nonlocal num_done
+                num_done += 1
+                tick(num_done, f"{len(completion.token_ids)} tokens")
+                if not args.json:
+                    show(index, completion)
+
+            started = perf_counter()
+            completions = llm.generate_batch(ids, params, on_done=on_done, **options)
+            answered = Run(tuple(completions), llm.settings, perf_counter() - started)
+        if args.json:
+            emit(to_json(answered.as_record(llm.tokenizer)))
+    if args.trace is not None:
+        save_trace(llm, args.trace)
+    if not args.json and not args.quiet:
+        say(answered.summary())
+    return 0
 
 
-def summary(completion: Completion) -> str:
-    """One line for people: what ran, how fast, how well the drafts were."""
-    stats = completion.stats
-    parts = [
-        f"{len(completion.token_ids)} tokens, {ENDINGS[completion.finish_reason]}",
-        f"{number(stats.tokens_per_second, 1)} tokens/s",
-        f"acceptance length {number(stats.acceptance_length, 2)}",
-    ]
-    if stats.hit_rate is not None:
-        parts.append(f"cache hit rate {percent(stats.hit_rate)}")
-    return f"{completion.mode}: " + "; ".join(parts)
+def _encode(args: argparse.Namespace, llm: LLM, prompts: dict[str, str]) -> list[list[int]]:
+    """Token ids of named prompts, each of which must fit."""
+    if args.chat and not llm.has_chat_template:
+        raise UsageError(f"--chat needs a chat template, and {args.bundle} has none; drop it")
+    encoded = []
+    for name, prompt in prompts.items():
+        ids = llm.encode(prompt, chat=args.chat)
+        check_fits(name, len(ids), llm.limits.max_len)
+        encoded.append(ids)
+    if llm.note and not args.quiet:
+        say(f"note: {llm.note}")
+    return encoded

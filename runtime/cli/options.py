@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias
 
 from engines.errors import CapacityError, UsageError
 from runtime.sampling.params import SamplingParams
@@ -16,20 +16,13 @@ if TYPE_CHECKING:
 PROGRAM = "python -m runtime"
 MODES = ("ar", "sd", "ssd", "auto")
 RULES = ("coupled", "ratio")
+FALLBACKS = ("auto", "zero", "jit", "lookup")
 
 
 class OpenLlm(Protocol):
-    """``LLM.open``, or what stands in for it."""
+    """``LLM.open``, or what stands in for it; ``options`` are its keyword arguments."""
 
-    def __call__(
-        self,
-        bundle: Path,
-        *,
-        mode: str = ...,
-        verify: str = ...,
-        num_draft: int | None = ...,
-        branches: int | None = ...,
-    ) -> LLM: ...
+    def __call__(self, bundle: Path, **options: Any) -> LLM: ...
 
 
 class Parser(argparse.ArgumentParser):
@@ -72,61 +65,126 @@ def whole(least: int) -> Callable[[str], int]:
     return read
 
 
-def add_bundle_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+def text(value: str) -> str:
+    """Reads some text of an argument."""
+    if not value:
+        raise argparse.ArgumentTypeError("it is empty")
+    if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
+        raise argparse.ArgumentTypeError("it is not UTF-8")
+    return value
+
+
+def add_bundle_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    group = parser.add_argument_group("bundle and speculation")
+    group.add_argument(
         "--bundle", type=Path, required=True, metavar="DIR", help="bundle directory to run"
     )
-    parser.add_argument(
+    group.add_argument(
         "--verify",
         choices=RULES,
         default="coupled",
         help="rule that accepts drafted tokens; coupled: the same tokens for a seed in every mode; "
         "ratio: higher acceptance when sampling, same law (default: coupled)",
     )
-    parser.add_argument(
+    group.add_argument(
         "--num-draft",
         type=whole(1),
         metavar="K",
         help="tokens drafted a round (default: what the bundle was built for)",
     )
-    parser.add_argument(
+    group.add_argument(
         "--branches",
         type=whole(1),
         metavar="W",
         help="outcomes prepared ahead in ssd mode (default: what the bundle was built for)",
     )
 
+    group.add_argument(
+        "--fallback",
+        choices=FALLBACKS,
+        default="auto",
+        help="what a round goes on with in ssd mode when its outcome was not prepared; zero: no "
+        "draft; jit: one drafted at once, just in time; lookup: what followed the same words "
+        "earlier in the text; auto: what is predicted to be fastest (default: auto)",
+    )
+    group.add_argument(
+        "--saguaro",
+        type=_saguaro,
+        default=1.0,
+        metavar="C",
+        help="with --verify ratio: draft the prepared tokens C times as often, so that more "
+        "outcomes are among them; 0 to 1, or auto: measured (default: 1, off)",
+    )
+    return group
 
-def add_sampling_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--max-tokens",
-        type=whole(1),
-        default=128,
-        metavar="N",
-        help="longest answer, in tokens (default: %(default)s)",
+
+def _saguaro(text: str) -> float | str:
+    if text == "auto":
+        return text
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number from 0 to 1 nor auto")
+    return value
+
+
+def open_for(args: argparse.Namespace, *, mode: str, max_batch: int | None = None) -> LLM:
+    """The bundle of ``add_bundle_options``, opened."""
+    open_llm: OpenLlm = args.open_llm
+    return open_llm(
+        args.bundle,
+        mode=mode,
+        verify=args.verify,
+        num_draft=args.num_draft,
+        branches=args.branches,
+        max_batch=max_batch,
+        fallback=args.fallback,
+        saguaro=args.saguaro,
+        trace=args.trace is not None,
     )
-    parser.add_argument(
-        "--temperature",
-        type=float,
-        default=0.0,
-        metavar="T",
-        help="0: the most likely token; 1: the model's own law (default: 0)",
-    )
-    parser.add_argument(
+
+
+def add_sampling_options(parser: argparse.ArgumentParser, *, several: bool) -> None:
+    """``several``: prompts take temperatures in turn; ``args.temperature`` is a tuple then."""
+    group = parser.add_argument_group("sampling")
+    how = "0: the most likely token; 1: the model's own law"
+    if several:
+        group.add_argument(
+            "--temperature",
+            type=_numbers,
+            default=(0.0,),
+            metavar="T[,T]",
+            help=f"{how}; several are given to the prompts in turn, so that greedy and sampled "
+            "rows meet in a batch (default: 0)",
+        )
+    else:
+        group.add_argument(
+            "--temperature", type=float, default=0.0, metavar="T", help=f"{how} (default: 0)"
+        )
+    group.add_argument(
         "--top-k",
         type=int,
         default=0,
         metavar="N",
         help="sample among the N most likely tokens; 0: among all (default: 0)",
     )
-    parser.add_argument(
+    group.add_argument(
         "--top-p",
         type=float,
         default=1.0,
         metavar="P",
         help="sample among the fewest tokens that hold this share (default: 1)",
     )
-    parser.add_argument(
+    group.add_argument(
+        "--min-p",
+        type=float,
+        default=0.0,
+        metavar="P",
+        help="of those, leave out tokens less than P times as likely as the likeliest (default: 0)",
+    )
+    group.add_argument(
         "--seed",
         type=int,
         default=0,
@@ -135,15 +193,40 @@ def add_sampling_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_output_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout, no more")
-    parser.add_argument("--quiet", action="store_true", help="results and errors only")
+def add_max_tokens(group: argparse._ActionsContainer) -> None:
+    group.add_argument(
+        "--max-tokens",
+        type=whole(1),
+        default=128,
+        metavar="N",
+        help="longest answer, in tokens (default: %(default)s)",
+    )
 
 
-def sampling_of(args: argparse.Namespace) -> SamplingParams:
-    """The request's parameters. Raises UsageError on a value outside its range."""
+def _numbers(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(each) for each in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number, or several with commas between"
+        ) from None
+
+
+def add_output_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    group = parser.add_argument_group("output")
+    group.add_argument("--json", action="store_true", help="one JSON object on stdout, no more")
+    group.add_argument("--quiet", action="store_true", help="results and errors only")
+    return group
+
+
+def sampling_of(args: argparse.Namespace, temperature: float) -> SamplingParams:
+    """A request's parameters. Raises UsageError on a value outside its range."""
     return SamplingParams(
-        temperature=args.temperature, top_k=args.top_k, top_p=args.top_p, seed=args.seed
+        temperature=temperature,
+        top_k=args.top_k,
+        top_p=args.top_p,
+        min_p=args.min_p,
+        seed=args.seed,
     )
 
 

@@ -52,6 +52,12 @@ def many_prompts(path: Path | None, limit: int | None) -> list[str]:
     return [_from_json(line, f"{where}, line {i}") if is_jsonl else line for i, line in chosen]
 
 
+def shortened(prompt: str, width: int = 60) -> str:
+    """A prompt as one short line."""
+    line = " ".join(prompt.split())
+    return line if len(line) <= width else line[: width - 3] + "..."
+
+
 def _read(path: Path) -> str:
     if path.suffix not in (".txt", ".jsonl"):
         raise UsageError(f"--prompts {path} is neither .txt (a prompt a line) nor .jsonl")

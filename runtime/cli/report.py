@@ -12,31 +12,87 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from runtime.llm import Stats
+    from runtime.settings import Settings
 
 FORMULAS = {
     "tokens_per_second": "generated tokens / seconds of decoding, reading the prompt left out",
     "acceptance_length": "tokens emitted / rounds, each round's bonus token included",
-    "hit_rate": "rounds whose outcome had been prepared / rounds (ssd only)",
+    "hit_rate": "outcomes that had been prepared / outcomes looked up (ssd only)",
+    "hidden_s": "seconds of drafting while the target was verifying",
+    "exposed_s": "seconds the target waited for drafts",
+    "num_discarded": "tokens of verified blocks behind the end of the text, those of a stop "
+    "string included",
 }
+BATCH_FORMULA = "generated tokens / seconds of all prompts together, reading them included"
+"""Of tokens_per_second, where several prompts are decoded at once."""
+_OF_ONE = "; of one prompt: "
+SHARED_FORMULAS = {
+    "tokens_per_second": BATCH_FORMULA + _OF_ONE + FORMULAS["tokens_per_second"],
+    **{
+        name: f"{FORMULAS[name]}, each second once however many prompts ran{_OF_ONE}"
+        "all of them while it ran, shared with the others and not to be summed"
+        for name in ("hidden_s", "exposed_s")
+    },
+    **{
+        name: f"seconds the {side} worked for all prompts while this one ran, not to be summed"
+        for name, side in (("verify_s", "target"), ("draft_s", "draft"))
+    },
+    "decode_s": "seconds in which any prompt was being decoded" + _OF_ONE + "its own, which "
+    "overlap with the others' and are not to be summed",
+}
+"""In the place of ``FORMULAS``, where several prompts are decoded at once."""
 SPEEDUP_FORMULA = "tokens/s / tokens/s of plain decoding (ar)"
 
 
+PREPARED = (
+    *("num_hits", "num_hits_after_hit", "num_rounds_after_hit", "num_hits_after_miss"),
+    *("num_rounds_after_miss", "num_jit", "num_lookup", "hit_rate", "predicted_hit_rate"),
+)
+"""Figures of ``ssd`` only."""
+
+
 def stats_record(stats: Stats) -> dict[str, object]:
-    """What ``--json`` says about one answer."""
-    return {
+    """What ``--json`` says about one answer; null where nothing is prepared to be hit."""
+    record: dict[str, object] = {
         "num_tokens": stats.num_tokens,
         "num_rounds": stats.num_rounds,
         "num_emitted": stats.num_emitted,
+        "num_drafted": stats.num_drafted,
+        "num_accepted": stats.num_accepted,
         "num_discarded": stats.num_discarded,
         "num_hits": stats.num_hits,
+        "num_hits_after_hit": stats.num_hits_after_hit,
+        "num_rounds_after_hit": stats.num_rounds_after_hit,
+        "num_hits_after_miss": stats.num_hits_after_miss,
+        "num_rounds_after_miss": stats.num_rounds_after_miss,
+        "num_jit": stats.num_jit,
+        "num_lookup": stats.num_lookup,
         "tokens_per_second": stats.tokens_per_second,
         "acceptance_length": stats.acceptance_length,
         "hit_rate": stats.hit_rate,
+        "predicted_hit_rate": stats.predicted_hit_rate,
         "histogram": stats.histogram,
         "prompt_s": stats.prompt_s,
         "decode_s": stats.decode_s,
         "verify_s": stats.verify_s,
         "draft_s": stats.draft_s,
+        "hidden_s": stats.hidden_s,
+        "exposed_s": stats.exposed_s,
+    }
+    return record if stats.num_hits is not None else record | dict.fromkeys(PREPARED)
+
+
+def settings_record(settings: Settings) -> dict[str, object]:
+    """What ``--json`` says about how it was run, ``auto`` decided; null is what has no effect."""
+    mode = settings.placement.mode
+    prepares, drafts = mode == "ssd", mode != "ar"
+    return {
+        "verify": settings.verify,
+        "num_draft": settings.num_draft if drafts else None,
+        "num_branches": settings.num_branches if prepares else None,
+        "max_batch": settings.max_batch,
+        "fallback": settings.fallback.value if prepares else None,
+        "saguaro": settings.saguaro if prepares else None,
     }
 
 

@@ -7,18 +7,31 @@ from itertools import zip_longest
 from statistics import median
 from typing import TYPE_CHECKING
 
+from runtime.stats import Shared, together
+
 if TYPE_CHECKING:
     from runtime.llm import Completion, Stats
+    from runtime.settings import Settings
+
+
+BASELINE = "ar"
+"""The mode that the others are compared with."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModeRun:
-    """All prompts in one mode. ``ran`` differs from ``mode`` where that mode could not run."""
+    """All prompts in one mode. ``ran`` differs from ``mode`` where that mode could not run.
+
+    ``wall_s`` are the seconds of all prompts together, where several were decoded at once. Their
+    own seconds overlap then, and totals are the device's.
+    """
 
     mode: str
     ran: str
     note: str | None
     completions: tuple[Completion, ...]
+    settings: Settings
+    wall_s: float | None = None
 
     @property
     def stats(self) -> list[Stats]:
@@ -29,13 +42,22 @@ class ModeRun:
         return sum(stats.num_tokens for stats in self.stats)
 
     @property
+    def shared(self) -> Shared | None:
+        """The device's own figures; None where prompts ran one by one, whose figures add up."""
+        return None if self.wall_s is None else together(self.stats)
+
+    @property
     def decode_s(self) -> float:
+        """Seconds in which any prompt was being decoded."""
+        if self.shared is not None:
+            return self.shared.decode_s
         return sum(stats.decode_s for stats in self.stats)
 
     @property
     def tokens_per_second(self) -> float:
         """Over all prompts together, so that a long answer counts for more than a short one."""
-        return self.num_tokens / self.decode_s if self.decode_s > 0 else 0.0
+        seconds = self.decode_s if self.wall_s is None else self.wall_s
+        return self.num_tokens / seconds if seconds > 0 else 0.0
 
     @property
     def median_tokens_per_second(self) -> float:
@@ -44,18 +66,72 @@ class ModeRun:
     @property
     def acceptance_length(self) -> float | None:
         """None where nothing was verified."""
-        return _ratio(
-            sum(stats.num_emitted for stats in self.stats),
-            sum(stats.num_rounds for stats in self.stats),
-        )
+        return _ratio(sum(stats.num_emitted for stats in self.stats), self.num_rounds)
 
     @property
     def hit_rate(self) -> float | None:
-        """None where nothing was prepared ahead, or nothing verified."""
-        known = [(stats.num_hits, stats.num_rounds) for stats in self.stats]
-        if any(hits is None for hits, _ in known):
-            return None
-        return _ratio(sum(hits or 0 for hits, _ in known), sum(rounds for _, rounds in known))
+        """None where nothing was prepared ahead, or nothing looked up."""
+        return _ratio(sum(stats.num_hits or 0 for stats in self._preparing), self.num_lookups)
+
+    @property
+    def hit_rate_after_hit(self) -> float | None:
+        return _ratio(
+            sum(stats.num_hits_after_hit for stats in self._preparing),
+            sum(stats.num_rounds_after_hit for stats in self._preparing),
+        )
+
+    @property
+    def hit_rate_after_miss(self) -> float | None:
+        return _ratio(
+            sum(stats.num_hits_after_miss for stats in self._preparing),
+            sum(stats.num_rounds_after_miss for stats in self._preparing),
+        )
+
+    @property
+    def num_lookups(self) -> int:
+        """Outcomes that were looked for among the prepared ones."""
+        return sum(
+            stats.num_rounds_after_hit + stats.num_rounds_after_miss for stats in self._preparing
+        )
+
+    @property
+    def _preparing(self) -> list[Stats]:
+        return [stats for stats in self.stats if stats.num_hits is not None]
+
+    @property
+    def predicted_hit_rate(self) -> float | None:
+        """What the statistics expected of the outcomes that were looked for."""
+        if self.shared is not None:
+            return self.shared.predicted_hit_rate
+        expected = [
+            stats.predicted_hit_rate * (stats.num_rounds_after_hit + stats.num_rounds_after_miss)
+            for stats in self.stats
+            if stats.predicted_hit_rate is not None
+        ]
+        return _ratio(sum(expected), self.num_lookups) if expected else None
+
+    @property
+    def num_rounds(self) -> int:
+        return sum(stats.num_rounds for stats in self.stats)
+
+    @property
+    def num_discarded(self) -> int:
+        """Tokens of verified blocks behind the ends of the texts."""
+        return sum(stats.num_discarded for stats in self.stats)
+
+    @property
+    def hidden_s(self) -> float:
+        """Seconds of drafting while the target was verifying."""
+        if self.shared is not None:
+            return self.shared.hidden_s
+        return sum(stats.hidden_s for stats in self.stats)
+
+    @property
+    def exposed_s(self) -> float:
+        """Seconds that the target waited for drafts."""
+        if self.shared is not None:
+            return self.shared.exposed_s
+        return sum(stats.exposed_s for stats in self.stats)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,5 +160,5 @@ def first_divergence(run: ModeRun, baseline: ModeRun) -> Divergence | None:
     return None
 
 
-def _ratio(part: int, whole: int) -> float | None:
+def _ratio(part: float, whole: int) -> float | None:
     return part / whole if whole else None

@@ -13,7 +13,7 @@ from engines.errors import UsageError
 from runtime.cli.console import emit
 from runtime.cli.options import Commands, add_command
 from runtime.cli.report import percent, table, to_json
-from runtime.trace.chrome import read_trace
+from runtime.trace.chrome import read_trace, write_whole
 from runtime.trace.picture import draw
 from runtime.trace.timeline import Timeline, overlap
 
@@ -29,8 +29,10 @@ examples:
 The file itself opens in https://ui.perfetto.dev and in chrome://tracing.
 """
 
-DRAFTING = ("prepare", "draft")
-"""Labels of the draft's work that can be hidden behind a verification."""
+DRAFTING = ("prepare", "draft", "adopt")
+"""The draft's work that drafts: ahead of an outcome, between two verifications (``sd``), and in
+``adopt`` what is drafted just in time."""
+VERIFYING = ("verify",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +68,8 @@ def add_to(commands: Commands) -> None:
         "--from",
         dest="start_ms",
         type=float,
-        default=0.0,
         metavar="MS",
-        help="where the picture begins, in ms from the first record (default 0)",
+        help="where the picture begins, in ms from the first round's start (default 0)",
     )
     parser.add_argument(
         "--to",
@@ -83,14 +84,16 @@ def add_to(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
+    if args.svg is None and (args.start_ms is not None or args.end_ms is not None):
+        raise UsageError("--from and --to say what --svg draws; name a file with --svg")
     timeline = read_trace(args.file)
     if args.svg is not None:
-        end_ms = args.start_ms + 60 if args.end_ms is None else args.end_ms
-        picture = draw(timeline, args.start_ms / 1e3, end_ms / 1e3)
-        try:
-            args.svg.write_text(picture, encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"{args.svg} cannot be written: {error.strerror}") from None
+        if args.svg.exists() and args.svg.samefile(args.file):
+            raise UsageError(f"--svg {args.svg} is the trace itself; name another file")
+        start_ms = 0.0 if args.start_ms is None else args.start_ms
+        end_ms = start_ms + 60 if args.end_ms is None else args.end_ms
+        picture = draw(timeline, start_ms / 1e3, end_ms / 1e3)
+        write_whole(args.svg, picture, "the picture", "--svg")
     figures = summarize(timeline)
     emit(to_json(encode(figures)) if args.json else as_text(figures))
     return 0
@@ -101,7 +104,9 @@ def summarize(timeline: Timeline) -> Summary:
     times: dict[tuple[str, str], list[float]] = {}
     for span in timeline.spans:
         times.setdefault((span.lane, span.label), []).append((span.end_s - span.start_s) * 1e3)
-    drafting = overlap(timeline.spans, of="draft", behind="target", labels=DRAFTING)
+    drafting = overlap(
+        timeline.spans, of="draft", labels=DRAFTING, behind="target", behind_labels=VERIFYING
+    )
     return Summary(
         work=tuple(
             Work(lane, label, len(each), median(each), sum(each))
@@ -124,7 +129,7 @@ def as_text(figures: Summary) -> str:
     if figures.moments:
         lines.append(", ".join(f"{count} x {label}" for label, count in figures.moments.items()))
     lines.append(
-        f"drafting hidden behind the target: {figures.draft_hidden_ms:.1f} ms, exposed: "
+        f"drafting while the target verified: {figures.draft_hidden_ms:.1f} ms, while it did not: "
         f"{figures.draft_exposed_ms:.1f} ms ({percent(figures.draft_hidden_share)} hidden)"
     )
     return "\n".join(lines) + "\n"

@@ -10,12 +10,15 @@ back; the rows they left are overwritten by position. Everything here is pure.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
+import numpy.typing as npt
 
 from engines.manifest import KvLayout
+
+Lengths = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,32 +39,54 @@ class SlotLayout:
         """Rows that must be bound to hold ``num_positions`` positions of text (and the scratch)."""
         return self.kv.scratch_rows + num_positions
 
+    def trunk_rows(self, num_positions: int) -> slice:
+        """The rows of the first ``num_positions`` positions of the text."""
+        return slice(self.kv.scratch_rows, self.kv.scratch_rows + num_positions)
+
     def branch_rows(self, branch: int, depth: int) -> slice:
         """The ``depth`` scratch rows of one branch, in order of depth."""
         return slice(branch, self.scratch_row(depth), self.num_branches)
 
 
-def trunk_mask(mask: np.ndarray, layout: SlotLayout, start: int) -> None:
-    """Fill ``mask`` [T, L] for T consecutive tokens of the text, the first at position ``start``.
+def trunk_mask(mask: np.ndarray, layout: SlotLayout, start: int | Lengths) -> None:
+    """Fill ``mask`` [..., T, L] for T consecutive tokens of each text, the first of them at
+    position ``start`` [...].
 
     Token i attends positions 0 .. start + i and no scratch row.
     """
-    rows = np.arange(mask.shape[1])
-    last = layout.trunk_row(start) + np.arange(mask.shape[0])
-    np.less_equal(rows[None, :], last[:, None], out=mask)
-    mask[:, : layout.kv.scratch_rows] = False
+    num_tokens, num_rows = mask.shape[-2:]
+    scratch = layout.kv.scratch_rows
+    last = np.asarray(start, np.int32)[..., None] + _count(num_tokens)
+    np.less_equal(_count(num_rows - scratch), last[..., None], out=mask[..., scratch:])
+    mask[..., :scratch] = False
 
 
-def branch_mask(mask: np.ndarray, layout: SlotLayout, lengths: Sequence[int], depth: int) -> None:
-    """Fill ``mask`` [W, L] for step ``depth`` of the branches of one slot.
+def branch_mask(mask: np.ndarray, layout: SlotLayout, lengths: Lengths, depth: int) -> None:
+    """Fill ``mask`` [..., W, L] for step ``depth`` of the branches of each slot.
 
-    Branch j attends the first ``lengths[j]`` positions of the text and its own scratch rows of
-    depths 0 .. ``depth``. Branches beyond ``len(lengths)`` are padding and attend just the latter.
+    Branch j attends the first ``lengths[..., j]`` positions of the text and its own scratch rows
+    of depths 0 .. ``depth``. A branch of length 0 is padding and attends just the latter.
     """
-    mask[:] = False
-    stride, base = layout.num_branches, layout.kv.scratch_rows
-    branches = np.arange(mask.shape[0])
-    for step in range(depth + 1):
-        mask[branches, step * stride + branches] = True
-    for branch, length in enumerate(lengths):
-        mask[branch, base : base + length] = True
+    num_branches, num_rows = mask.shape[-2:]
+    scratch = layout.kv.scratch_rows
+    ends = np.asarray(lengths, np.int32)[..., None]
+    np.less(_count(num_rows - scratch), ends, out=mask[..., scratch:])
+    mask[..., :scratch] = _own_rows(scratch, layout.num_branches, num_branches, depth)
+
+
+@cache
+def _count(stop: int) -> np.ndarray:
+    """int32 [stop]: 0, 1, ... Half as wide as usual, since a mask compares each of its cells."""
+    numbers = np.arange(stop, dtype=np.int32)
+    numbers.flags.writeable = False
+    return numbers
+
+
+@cache
+def _own_rows(scratch_rows: int, stride: int, num_branches: int, depth: int) -> np.ndarray:
+    """bool [num_branches, scratch_rows]: the scratch rows of each branch down to ``depth``."""
+    rows = np.arange(scratch_rows)
+    is_own_branch = rows % stride == np.arange(num_branches)[:, None]
+    own: np.ndarray = is_own_branch & (rows < (depth + 1) * stride)
+    own.flags.writeable = False
+    return own

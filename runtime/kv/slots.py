@@ -49,3 +49,7 @@ class SlotPool:
         """Give the slot back. Raises CapacityError when the lease is stale."""
         self._free.append(self.check(ref))
         self._free.sort()
+
+    def release_all(self) -> None:
+        """Take every slot back; all leases are stale."""
+        self._free = list(range(len(self._generations)))

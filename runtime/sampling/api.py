@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from engines.errors import UsageError
 from runtime.sampling import coupled, ratio
+from runtime.sampling.logits import without_banned
 from runtime.sampling.noise import NoiseCache, Purpose, uniform
 from runtime.sampling.params import SamplingParams
 from runtime.sampling.proposal import MAX_SUPPORT, Proposal, SparseLaw, Verdict
@@ -57,10 +58,14 @@ class Rule(Protocol):
         params: SamplingParams,
         position: int,
         ids_map: IdsMap | None = None,
+        *,
+        num_prepared: int = 0,
     ) -> tuple[int, SparseLaw | None]:
         """Draft the token of `position` from draft logits float32 [Vd].
 
-        Returns it with the law it was drawn from, None if the rule does not need one.
+        `num_prepared` is how many candidates branches will be prepared for at this place, should
+        the token be rejected there. Returns the token with the law it was drawn from, None if the
+        rule does not need one.
         """
         ...
 
@@ -113,9 +118,12 @@ class CoupledRule:
         params: SamplingParams,
         position: int,
         ids_map: IdsMap | None = None,
+        *,
+        num_prepared: int = 0,  # noqa: ARG002 - the target's token does not hang on the draft's law
     ) -> tuple[int, SparseLaw | None]:
         """See `Rule`."""
         noise = self._noise(logits, params, position, ids_map)
+        logits = without_banned(logits, params, position, ids_map)
         token = coupled.choose(logits, params, noise)
         return (token if ids_map is None else int(ids_map[token])), None
 
@@ -130,6 +138,7 @@ class CoupledRule:
     ) -> npt.NDArray[np.int32]:
         """See `Rule`."""
         noise = self._noise(logits, params, position, ids_map)
+        logits = without_banned(logits, params, position, ids_map)
         return _candidates(logits, params, noise, num, exclude, ids_map)
 
     def _noise(
@@ -145,9 +154,17 @@ class CoupledRule:
 
 @dataclass(frozen=True, slots=True)
 class RatioRule:
-    """The classical rejection rule: exact in law, tokens depend on the drafts (see `ratio`)."""
+    """The classical rejection rule: exact in law, tokens depend on the drafts (see `ratio`).
+
+    `saguaro` is C of Saguaro sampling, from 0 to 1; 1 leaves the draft's law as it is.
+    """
 
     max_support: int = MAX_SUPPORT
+    saguaro: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.saguaro <= 1:
+            raise UsageError(f"saguaro is {self.saguaro}, expected a number from 0 to 1 (off)")
 
     @property
     def name(self) -> str:
@@ -170,33 +187,42 @@ class RatioRule:
         params: SamplingParams,
         position: int,
         ids_map: IdsMap | None = None,
+        *,
+        num_prepared: int = 0,
     ) -> tuple[int, SparseLaw | None]:
         """See `Rule`."""
+        logits = without_banned(logits, params, position, ids_map)
         q = ratio.draft_law(logits, params, ids_map, self.max_support)
+        if self.saguaro < 1 and num_prepared > 0:
+            q = ratio.saguaro(q, num_prepared, self.saguaro)
         return ratio.draw(q, uniform(params.seed, position, Purpose.DRAFT)), q
 
     def bonus_candidates(
         self,
         logits: FloatArray,
         params: SamplingParams,
-        position: int,  # noqa: ARG002 - the bonus token's draw is not shared with the draft
+        position: int,
         num: int,
         exclude: int | None = None,
         ids_map: IdsMap | None = None,
     ) -> npt.NDArray[np.int32]:
-        """See `Rule`."""
+        """See `Rule`. The bonus token's draw is not shared with the draft: plain logits rank."""
+        logits = without_banned(logits, params, position, ids_map)
         return _candidates(logits, params, None, num, exclude, ids_map)
 
 
-def rule(name: str, noise: NoiseCache | None = None) -> Rule:
+def rule(name: str, noise: NoiseCache | None = None, *, saguaro: float = 1.0) -> Rule:
     """The rule of that name, "coupled" or "ratio"; raises UsageError for another.
 
-    `noise` is the cache the coupled rule uses; without it the rule makes its own.
+    `noise` is the cache the coupled rule uses; without it the rule makes its own. `saguaro` is
+    the ratio rule's C; the coupled rule, whose tokens no draft law moves, has none.
     """
     if name == "coupled":
+        if saguaro != 1:
+            raise UsageError(f"saguaro {saguaro} belongs to the ratio rule: --verify ratio")
         return CoupledRule(NoiseCache() if noise is None else noise)
     if name == "ratio":
-        return RatioRule()
+        return RatioRule(saguaro=saguaro)
     raise UsageError(f"unknown verification rule {name!r}; --verify takes coupled or ratio")
 
 

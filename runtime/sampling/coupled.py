@@ -18,7 +18,13 @@ import numpy as np
 import numpy.typing as npt
 
 from engines.errors import UsageError
-from runtime.sampling.logits import check_logit, survivors, top_ids
+from runtime.sampling.logits import (
+    best_survivor,
+    check_logit,
+    survivors,
+    top_ids,
+    without_banned,
+)
 from runtime.sampling.params import SamplingParams
 from runtime.sampling.proposal import Verdict
 
@@ -35,15 +41,16 @@ def choose(logits: FloatArray, params: SamplingParams, noise: FloatArray | None)
     BackendError when the logits have NaN, +inf, or nothing above -inf.
     """
     if params.is_greedy:
-        scores, ids = logits, None
+        scores = logits
     elif noise is None:
         raise UsageError(f"temperature {params.temperature} needs noise to choose a token by")
     else:
-        ids = survivors(logits, params)
-        scores = _perturbed(logits, params, noise, ids)
+        scores = _perturbed(logits, params, noise)
+        if params.truncates:
+            return best_survivor(scores, logits, params)
     best = int(scores.argmax())
     check_logit(scores[best])
-    return best if ids is None else int(ids[best])
+    return best
 
 
 def verify(
@@ -64,8 +71,9 @@ def verify(
     """
     check_rows(logits, len(drafts))
     for row in range(len(drafts) + 1):
-        noise = None if params.is_greedy else noise_at(first_position + row)
-        token = choose(logits[row], params, noise)
+        position = first_position + row
+        noise = None if params.is_greedy else noise_at(position)
+        token = choose(without_banned(logits[row], params, position), params, noise)
         if row == len(drafts) or token != drafts[row]:
             break
     return Verdict(accepted=row, bonus=token)
@@ -86,16 +94,15 @@ def candidates(
     drafted token at the place where the target rejects it.
     """
     wanted = num + (exclude is not None)
-    ids = survivors(logits, params)
     if params.is_greedy or noise is None:
-        scores = logits if ids is None else logits[ids]
+        ranked = top_ids(logits, wanted)  # the survivors are the first of these
     else:
-        scores = _perturbed(logits, params, noise, ids)
-    ranked = top_ids(scores, wanted)
-    if ids is not None:
-        ranked = ids[ranked]
-        if ids.size < wanted:
-            ranked = np.concatenate([ranked, top_ids(logits, wanted)[ids.size :]])
+        ids = survivors(logits, params)
+        ranked = top_ids(_perturbed(logits, params, noise, ids), wanted)
+        if ids is not None:
+            ranked = ids[ranked]
+            if ids.size < wanted:
+                ranked = np.concatenate([ranked, top_ids(logits, wanted)[ids.size :]])
     if exclude is not None:
         ranked = ranked[ranked != exclude]
     return ranked[:num].astype(np.int32)
@@ -114,7 +121,7 @@ def _perturbed(
     logits: FloatArray,
     params: SamplingParams,
     noise: FloatArray,
-    ids: npt.NDArray[np.intp] | None,
+    ids: npt.NDArray[np.intp] | None = None,
 ) -> FloatArray:
     """l + T * g of all ids, or of the given ones."""
     kept = slice(logits.size) if ids is None else ids

@@ -10,7 +10,7 @@ Equal logits at a cut of top_k or top_p: lower ids stay. At the cut of min_p all
 The most likely token (of equal ones, the lowest id) survives every cut.
 
 Cutting never sorts a vocabulary: a cheap lower bound singles out a few hundred ids, and only
-those are ranked.
+those are ranked. Where the cut of top_p or min_p lies is found in float32, sums in float64.
 """
 
 from __future__ import annotations
@@ -24,10 +24,35 @@ from engines.errors import BackendError
 from runtime.sampling.params import SamplingParams
 
 FloatArray = npt.NDArray[np.float32]
+ProbArray = npt.NDArray[np.float64]
 IdArray = npt.NDArray[np.intp]
 
 _GROUP_SIZE = 64
+_NUM_BUCKETS = 2048
 _LOWEST_LOGIT = float(np.finfo(np.float32).min)
+_LOWEST_WEIGHT = 1e-30
+# Beyond these temperatures the law is a point, or uniform, to float32.
+_LOWEST_SCALE, _HIGHEST_SCALE = 1e-30, 1e30
+
+
+def without_banned(
+    row: FloatArray,
+    params: SamplingParams,
+    position: int,
+    ids_map: npt.NDArray[np.integer] | None = None,
+) -> FloatArray:
+    """One row [V] with -inf at the ids that have no mass at ``position``; the row itself if none.
+
+    ``ids_map`` int [V] gives the target id of each of the row's ids where it is a reduced draft's.
+    A draft that knows banned ids only keeps them: its law may be any.
+    """
+    if not params.bans_at(position):
+        return row
+    banned = np.array(params.banned_ids)
+    places = banned[banned < row.size] if ids_map is None else np.isin(ids_map, banned)
+    allowed = row.copy()
+    allowed[places] = -np.inf
+    return row if ids_map is not None and allowed.max() == -np.inf else allowed
 
 
 def process(logits: FloatArray, params: SamplingParams) -> FloatArray:
@@ -47,7 +72,7 @@ def process(logits: FloatArray, params: SamplingParams) -> FloatArray:
     return processed.reshape(logits.shape)
 
 
-def law(logits: FloatArray, params: SamplingParams) -> npt.NDArray[np.float64]:
+def law(logits: FloatArray, params: SamplingParams) -> ProbArray:
     """The probabilities a token is drawn with: logits float32 [..., V] -> float64 [..., V].
 
     Greedy: all mass on the largest logit (the lowest id of equal ones). Raises BackendError
@@ -64,7 +89,8 @@ def law(logits: FloatArray, params: SamplingParams) -> npt.NDArray[np.float64]:
         ids = survivors(row, params)
         kept = slice(None) if ids is None else ids
         weights = softmax_weights(row[kept], check_logit(row.max()), params.temperature)
-        out[kept] = weights / weights.sum()
+        weights /= weights.sum()
+        out[kept] = weights
     return probs.reshape(logits.shape)
 
 
@@ -77,18 +103,61 @@ def survivors(row: FloatArray, params: SamplingParams) -> IdArray | None:
     if not params.truncates:
         return None
     peak = check_logit(row.max())
-    ids: IdArray | None = None  # most likely first
     if 0 < params.top_k < row.size:
-        ids = top_ids(row, params.top_k)
+        return np.sort(top_survivors(row, params, params.top_k))
+    floor = _floor(peak, params)
+    if params.top_p == 1:
+        return np.flatnonzero(row >= floor)
+    ids = _nucleus(row, peak, params)
+    return ids if params.min_p == 0 else ids[row[ids] >= floor]
+
+
+def top_survivors(row: FloatArray, params: SamplingParams, num: int) -> IdArray:
+    """The `num` most likely ids of a row [V] that no cut removes, likeliest first: [<= num].
+
+    Cheaper than `survivors`, whose cost grows with what a cut leaves. Raises as it does.
+    """
+    if not params.truncates:
+        return top_ids(row, num)
+    peak = check_logit(row.max())
+    top_k = params.top_k or row.size
+    if params.top_p < 1 and top_k < row.size:
+        ids = top_ids(row, top_k)
+        pool = row[ids]
+    else:
+        ids = top_ids(row, min(num, top_k))
+        pool = row
     if params.top_p < 1:
-        values = row if ids is None else row[ids]
-        kept = _nucleus(softmax_weights(values, peak, params.temperature), params.top_p)
-        ids = kept if ids is None else ids[kept]
-    if params.min_p > 0:
-        # At a huge temperature all finite logits stay; the bound itself must be one of them.
-        floor = max(peak + params.temperature * math.log(params.min_p), _LOWEST_LOGIT)
-        ids = np.flatnonzero(row >= floor) if ids is None else ids[row[ids] >= floor]
-    return None if ids is None else np.sort(ids)
+        mass = _mass_to_keep(np.exp(_scaled(pool, peak, params)), params)
+        before = np.exp(_scaled(row[ids], peak, params)).cumsum(dtype=np.float64)
+        ids = ids[: int(before.searchsorted(mass)) + 1]
+    ids = ids[:num]
+    return ids[row[ids] >= _floor(peak, params)]
+
+
+def best_survivor(scores: FloatArray, row: FloatArray, params: SamplingParams) -> int:
+    """The id of the highest score [V] (of equal ones the lowest) that no cut of `row` removes.
+
+    Overwrites `scores`. A cut keeps the first ids of one ranking, so an id that it removed takes
+    all that rank after it along: a few candidates are tested, and no vocabulary is cut. Raises
+    as `survivors` does.
+    """
+    peak = check_logit(row.max())
+    if 0 < params.top_k < row.size:
+        ids = np.sort(top_survivors(row, params, params.top_k))
+        return int(ids[scores[ids].argmax()])
+    floor = _floor(peak, params)
+    weights = np.exp(_scaled(row, peak, params)) if params.top_p < 1 else None
+    while True:
+        best = int(scores.argmax())
+        value = row[best]
+        if value < floor:
+            scores[row < floor] = -np.inf
+        elif weights is None or _reaches(row, weights, best, params):
+            return best
+        else:
+            scores[row < value] = -np.inf
+            scores[best:][row[best:] == value] = -np.inf
 
 
 def top_ids(row: FloatArray, num: int) -> IdArray:
@@ -122,7 +191,7 @@ def check_logit(value: float) -> float:
     return float(value)
 
 
-def softmax_weights(values: FloatArray, peak: float, temperature: float) -> npt.NDArray[np.float64]:
+def softmax_weights(values: FloatArray, peak: float, temperature: float) -> ProbArray:
     """exp((values - peak) / temperature): subtracting first keeps a tiny temperature finite."""
     weights = values.astype(np.float64)
     weights -= peak
@@ -131,22 +200,58 @@ def softmax_weights(values: FloatArray, peak: float, temperature: float) -> npt.
     return np.exp(weights, out=weights)
 
 
-def _nucleus(weights: npt.NDArray[np.float64], top_p: float) -> IdArray:
-    """Where in `weights` [N], of which the largest is 1, the nucleus lies: heaviest first."""
-    mass_to_keep = top_p * weights.sum()
-    places = np.arange(weights.size)
-    while True:
-        # Entries lighter than the mean of the mass to cut hold less than that mass together,
-        # so none of them is in the nucleus. A few such steps leave about twice its size to rank.
-        # (Rounding alone can lift that mean above the heaviest entry.)
-        floor = min(1.0, (weights.sum() - mass_to_keep) / weights.size)
-        heavy = np.flatnonzero(weights >= floor)
-        if heavy.size > 0.9 * weights.size:
-            break
-        places, weights = places[heavy], weights[heavy]
-    order = _descending(weights)
-    num_kept = int(weights[order].cumsum().searchsorted(mass_to_keep)) + 1
-    return places[order[:num_kept]]
+def _scaled(values: FloatArray, peak: float, params: SamplingParams) -> FloatArray:
+    """(values - peak) / temperature, float32."""
+    scaled = values - np.float32(peak)
+    with np.errstate(over="ignore"):
+        scaled /= np.float32(min(max(params.temperature, _LOWEST_SCALE), _HIGHEST_SCALE))
+    return scaled
+
+
+def _floor(peak: float, params: SamplingParams) -> float:
+    """The lowest logit that min_p keeps. At a huge temperature all finite logits stay."""
+    if params.min_p == 0:
+        return -math.inf
+    return max(peak + params.temperature * math.log(params.min_p), _LOWEST_LOGIT)
+
+
+def _mass_to_keep(weights: FloatArray, params: SamplingParams) -> float:
+    return params.top_p * float(weights.sum(dtype=np.float64))
+
+
+def _reaches(row: FloatArray, weights: FloatArray, token: int, params: SamplingParams) -> bool:
+    """True when `token` is in the nucleus: those ranked before it do not hold the mass yet."""
+    value = row[token]
+    heavier = float((weights * (row > value)).sum(dtype=np.float64))
+    ties = int(np.count_nonzero(row[:token] == value))
+    return heavier + ties * float(weights[token]) < _mass_to_keep(weights, params)
+
+
+def _nucleus(row: FloatArray, peak: float, params: SamplingParams) -> IdArray:
+    """The ids of the nucleus, ascending.
+
+    The ids are thrown into buckets of equal width in logit; only the bucket that the cut runs
+    through is ranked.
+    """
+    scaled = _scaled(row, peak, params)
+    weights = np.exp(scaled)
+    mass = _mass_to_keep(weights, params)
+    # Ids lighter than the mean of the mass to cut hold less than that mass together, so none of
+    # them is in the nucleus.
+    mean_cut = mass * (1 / params.top_p - 1) / row.size
+    lowest = math.log(min(max(mean_cut, _LOWEST_WEIGHT), 0.5))
+    ids = np.flatnonzero(scaled >= lowest)
+    weights_64 = weights[ids].astype(np.float64)
+    buckets = (scaled[ids] * np.float32(_NUM_BUCKETS / lowest)).astype(np.intp)
+    filled = np.bincount(buckets, weights_64).cumsum()
+    cut = int(filled.searchsorted(mass))
+    kept = buckets < cut
+    inside = np.flatnonzero(buckets == cut)
+    inside = inside[_descending(row[ids[inside]])]
+    missing = mass - (filled[cut - 1] if cut > 0 else 0.0)
+    num_kept = int(weights_64[inside].cumsum().searchsorted(missing)) + 1
+    kept[inside[:num_kept]] = True
+    return ids.compress(kept)
 
 
 def _descending(values: npt.NDArray[np.floating]) -> IdArray:

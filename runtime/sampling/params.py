@@ -22,6 +22,10 @@ class SamplingParams:
 
     At temperature 0 the seed and the three truncations have no effect: the most likely
     token survives each of them. Raises UsageError on a value outside its range.
+
+    Not for users: ``Request`` sets ``banned_ids`` and ``banned_before`` for a text that must not
+    end yet. Before position ``banned_before`` (counted from 0, prompt included) those ids have no
+    mass, whatever the temperature; the cuts apply to what is left.
     """
 
     temperature: float = 0.0
@@ -29,6 +33,8 @@ class SamplingParams:
     top_p: float = 1.0
     seed: int = 0
     min_p: float = 0.0
+    banned_ids: tuple[int, ...] = ()
+    banned_before: int = 0
 
     def __post_init__(self) -> None:
         if not (_is_finite(self.temperature) and self.temperature >= 0):
@@ -41,6 +47,10 @@ class SamplingParams:
             raise _refusal("seed", self.seed, "a whole number in [0, 2**64)")
         if not (_is_finite(self.min_p) and 0 <= self.min_p <= 1):
             raise _refusal("min_p", self.min_p, "a number in [0, 1] (0 keeps every token)")
+        if not (isinstance(self.banned_ids, tuple) and all(map(_is_id, self.banned_ids))):
+            raise _refusal("banned_ids", self.banned_ids, "a tuple of token ids")
+        if not _is_id(self.banned_before):
+            raise _refusal("banned_before", self.banned_before, "a whole number >= 0")
 
     @property
     def is_greedy(self) -> bool:
@@ -52,9 +62,21 @@ class SamplingParams:
         """True when some tokens may be cut from the law before a token is drawn."""
         return not self.is_greedy and (self.top_k > 0 or self.top_p < 1 or self.min_p > 0)
 
+    def bans_at(self, position: int) -> bool:
+        """True when some ids have no mass at ``position``."""
+        return bool(self.banned_ids) and position < self.banned_before
+
+    def chooses_in_graph(self, first_position: int) -> bool:
+        """True when an engine's own argmax is the choice from ``first_position`` on."""
+        return self.is_greedy and not self.bans_at(first_position)
+
 
 def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _is_finite(value: object) -> bool:

@@ -8,6 +8,8 @@ law, not token for token.
 q is the law that was drawn from: `draft_law` truncates, and what it returns is at once drawn
 from (`draw`), divided by and subtracted. A lookup draft is a point mass: accepted with
 probability p(x), residual p without x. Greedy needs no case of its own: p is then a point mass.
+`saguaro` reshapes q where hits are worth more than accepted tokens, and is exact for the same
+reason: its result is the law that is drawn from.
 """
 
 from __future__ import annotations
@@ -19,12 +21,19 @@ import numpy.typing as npt
 
 from engines.errors import UsageError
 from runtime.sampling.coupled import check_rows
-from runtime.sampling.logits import check_logit, law, softmax_weights, survivors, top_ids
+from runtime.sampling.logits import (
+    check_logit,
+    law,
+    softmax_weights,
+    top_ids,
+    top_survivors,
+    without_banned,
+)
 from runtime.sampling.noise import Purpose, uniform
 from runtime.sampling.params import SamplingParams
 from runtime.sampling.proposal import MAX_SUPPORT, Drafted, Proposal, SparseLaw, Verdict
 
-__all__ = ["SparseLaw", "draft_law", "draw", "residual", "verify"]
+__all__ = ["SparseLaw", "draft_law", "draw", "residual", "saguaro", "verify"]
 
 FloatArray = npt.NDArray[np.float32]
 ProbArray = npt.NDArray[np.float64]
@@ -53,12 +62,27 @@ def draft_law(
     if params.is_greedy:
         ids, weights = top_ids(logits, 1), np.ones(1)
     else:
-        kept = survivors(logits, params)
-        ids = top_ids(logits, max_support if kept is None else min(max_support, kept.size))
+        ids = top_survivors(logits, params, max_support)
         weights = softmax_weights(logits[ids], peak, params.temperature)
-        ids, weights = ids[weights > 0], weights[weights > 0]
     target_ids = ids if ids_map is None else ids_map[ids]
-    return SparseLaw(target_ids.astype(np.int32), weights / weights.sum())
+    return _positive(target_ids.astype(np.int32), weights / weights.sum())
+
+
+def saguaro(q: SparseLaw, num_prepared: int, scale: float) -> SparseLaw:
+    """Saguaro sampling: q with less mass on the tokens that branches are prepared for.
+
+    ``q`` has its ids likeliest first. The mass of the first ``num_prepared`` + 1 (the drafted
+    token itself is no candidate for the place it was rejected at) is multiplied by ``scale`` C,
+    0 <= C < 1, and the law normalised: rejections then land on prepared tokens more often, at the
+    price of more rejections (arXiv 2603.03251, Definition 14). Returns ``q`` itself where
+    nothing lies beyond the prepared tokens: the scale would cancel, or leave nothing.
+    """
+    num_shaped = num_prepared + 1
+    if num_shaped >= q.ids.size:
+        return q
+    probs = q.probs.copy()
+    probs[:num_shaped] *= scale
+    return _positive(q.ids, probs / probs.sum())
 
 
 def draw(q: SparseLaw, u: float) -> int:
@@ -99,16 +123,24 @@ def verify(
     check_rows(logits, len(proposal.tokens))
     laws = _laws(proposal, logits.shape[-1])
     for row, (token, q) in enumerate(zip(proposal.tokens, laws, strict=True)):
-        p = law(logits[row], params)
         position = first_position + row
+        p = law(without_banned(logits[row], params, position), params)
         # u * q < p is u < p / q without the division: never true where p is 0, always where
         # p equals q, since u lies strictly between 0 and 1.
         if not uniforms(params.seed, position, Purpose.ACCEPT) * q.prob(token) < p[token]:
             u = uniforms(params.seed, position, Purpose.RESIDUAL)
             return Verdict(accepted=row, bonus=_index_at(residual(p, q), u))
     num_drafts = len(proposal.tokens)
-    u = uniforms(params.seed, first_position + num_drafts, Purpose.RESIDUAL)
-    return Verdict(accepted=num_drafts, bonus=_index_at(law(logits[num_drafts], params), u))
+    position = first_position + num_drafts
+    p = law(without_banned(logits[num_drafts], params, position), params)
+    u = uniforms(params.seed, position, Purpose.RESIDUAL)
+    return Verdict(accepted=num_drafts, bonus=_index_at(p, u))
+
+
+def _positive(ids: npt.NDArray[np.int32], probs: ProbArray) -> SparseLaw:
+    """The law without its zeros; rounding makes some at tiny temperatures."""
+    kept = probs > 0
+    return SparseLaw(ids[kept], probs[kept])
 
 
 def _laws(proposal: Proposal, vocab_size: int) -> tuple[SparseLaw, ...]:

@@ -1,1 +1,12 @@
-"""R3: what speculation decides, as pure functions of numbers: no clock, no device, no model."""
+"""R3: what speculation decides, as pure functions of numbers: no clock, no device, no model.
+
+outcome.py     Outcome and Prepared: a verification's result, and what was drafted for it
+cache.py       the speculation cache: outcome -> prepared tokens, for one round
+fallback.py    Fallback and ProposalKind: where drafted tokens come from
+ngram.py       lookup drafts
+statistics.py  laws learnt from past rounds, by kind of proposal
+fanout.py      which outcomes to prepare
+replay.py      the rounds of a text, found afterwards
+cost.py        predicted tokens a second of each mode and fallback
+saguaro.py     which C of Saguaro sampling pays
+"""

@@ -25,6 +25,12 @@ def fan_out(accepted: np.ndarray, ranks: np.ndarray, width: int) -> np.ndarray:
     return np.bincount(chosen // value.shape[1], minlength=len(accepted))
 
 
+def covered(accepted: np.ndarray, ranks: np.ndarray, counts: np.ndarray) -> float:
+    """The probability that the outcome is among the ``counts`` int [K + 1] that are prepared."""
+    within = np.arange(ranks.shape[1]) < counts[:, None]
+    return float((accepted[:, None] * ranks)[within].sum())
+
+
 def geometric(alpha: float, num_draft: int) -> np.ndarray:
     """Pr(k) when each token is accepted with probability ``alpha``: float64 [K + 1]."""
     counts = np.arange(num_draft + 1)

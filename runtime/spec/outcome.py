@@ -1,20 +1,21 @@
-"""The result of one verification, and the guesses made before it is known."""
+"""The result of one verification, and the guesses made before it is known.
+
+Named tuples: a round makes W of each a row, and a frozen dataclass takes twice the time to make.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """``accepted`` (k) drafted tokens stand and ``bonus`` (t*) follows: k + 1 tokens emitted."""
 
     accepted: int
     bonus: int
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(NamedTuple):
     """K tokens drafted ahead of time for one outcome, and the branch whose rows hold them."""
 
     branch: int

@@ -32,6 +32,10 @@ class Detokenizer:
         """Text that became certain with ``ids`` (often one token's, sometimes empty)."""
         return "".join(self._pieces.push(i) for i in ids if i not in self._special_ids)
 
+    def peek(self) -> str:
+        """What ``flush`` would return now."""
+        return self._pieces.peek()
+
     def flush(self) -> str:
         """What is still held back (U+FFFD for a character cut off at the end). Ends the text."""
         return self._pieces.flush()
@@ -39,6 +43,7 @@ class Detokenizer:
 
 class _Pieces(Protocol):
     def push(self, token_id: int) -> str: ...
+    def peek(self) -> str: ...
     def flush(self) -> str: ...
 
 
@@ -51,6 +56,10 @@ class _BytePieces:
 
     def push(self, token_id: int) -> str:
         return self._utf8.decode(_bytes_of(self._tokenizer.token_of(token_id)))
+
+    def peek(self) -> str:
+        undecoded, _ = self._utf8.getstate()
+        return REPLACEMENT if undecoded else ""
 
     def flush(self) -> str:
         return self._utf8.decode(b"", final=True)
@@ -76,16 +85,18 @@ class _WindowPieces:
         self._pending.append(token_id)
         if _is_byte_token(token):
             return ""
-        if len(self._pending) <= MAX_HELD and self._new_text().endswith(REPLACEMENT):
+        if len(self._pending) <= MAX_HELD and self.peek().endswith(REPLACEMENT):
             return ""
         return self.flush()
 
     def flush(self) -> str:
-        text = self._new_text()
+        text = self.peek()
         self._settled, self._pending = self._pending, []
         return text
 
-    def _new_text(self) -> str:
+    def peek(self) -> str:
+        if not self._pending:
+            return ""
         before = self._tokenizer.decode(self._settled)
         return self._tokenizer.decode(self._settled + self._pending)[len(before) :]
 

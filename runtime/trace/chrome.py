@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from engines.errors import UsageError
@@ -24,16 +25,42 @@ def write_trace(timeline: Timeline, path: Path, facts: Mapping[str, object]) -> 
 
     Raises UsageError when the file cannot be written; a file of that name is then unchanged.
     """
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
+    content = json.dumps(trace_object(timeline, facts), separators=(",", ":"))
+    write_whole(path, content, "the trace", "--trace")
+
+
+def write_whole(path: Path, content: str, what: str, option: str) -> None:
+    """Write a text file in one step; UsageError that names ``what`` and the ``option`` to change.
+
+    What exists and is no regular file (a pipe, a device, a folder) is refused, not replaced.
+    """
+    require_writable(path, what, option)
+    whole = path.resolve()  # a link is followed, not replaced
+    unfinished = whole.with_name(f".{os.getpid()}.unfinished")
     try:
-        with unfinished.open("w", encoding="utf-8") as file:
-            json.dump(trace_object(timeline, facts), file, separators=(",", ":"))
-        unfinished.replace(path)
+        unfinished.write_text(content, encoding="utf-8")
+        unfinished.replace(whole)
     except OSError as error:
-        unfinished.unlink(missing_ok=True)
-        raise UsageError(
-            f"the trace {path} cannot be written: {error.strerror}; choose another --trace"
-        ) from None
+        with suppress(OSError):
+            unfinished.unlink()
+        raise _unwritable(path, what, option, error.strerror) from None
+
+
+def require_writable(path: Path, what: str, option: str) -> None:
+    """UsageError where ``write_whole`` would fail: now, not after all the work."""
+    try:
+        is_other = path.exists() and not path.is_file()
+        has_folder = os.access(path.resolve().parent, os.W_OK | os.X_OK)
+    except (OSError, ValueError) as error:  # too long a name; a zero byte in it
+        raise _unwritable(path, what, option, str(error)) from None
+    if is_other:
+        raise _unwritable(path, what, option, "it is no regular file")
+    if not has_folder:
+        raise _unwritable(path, what, option, "its folder is missing or not writable")
+
+
+def _unwritable(path: Path, what: str, option: str, why: str | None) -> UsageError:
+    return UsageError(f"{what} {str(path)!r} cannot be written: {why}; choose another {option}")
 
 
 def trace_object(timeline: Timeline, facts: Mapping[str, object]) -> dict[str, object]:
@@ -73,12 +100,12 @@ def read_trace(path: Path) -> Timeline:
             start_s = event.get("ts", 0) / 1e6
             if event["ph"] == "X":
                 end_s = start_s + event["dur"] / 1e6
-                timeline.span(lanes[event["tid"]], event["name"], start_s, end_s)
+                timeline.span(str(lanes[event["tid"]]), str(event["name"]), start_s, end_s)
             elif event["ph"] == "i":
-                timeline.moment(event["name"], start_s, **event["args"])
+                timeline.moment(str(event["name"]), start_s, **event["args"])
     except OSError as error:
         raise UsageError(f"the trace {path} cannot be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError):
         raise UsageError(
             f"{path} is no trace of ours; make one with python -m runtime generate ... --trace FILE"
         ) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from html import escape
 
@@ -26,19 +27,20 @@ MIN_LABEL_WIDTH = 34
 
 
 def draw(timeline: Timeline, start_s: float, end_s: float) -> str:
-    """The records between two times (seconds from the first record) as SVG text.
+    """The records between two times as SVG text, seconds from the first round's start.
 
     What lies before the first record or after the last is left away. Raises UsageError when
     nothing lies between the two.
     """
-    zero = min((span.start_s for span in timeline.spans), default=0.0)
+    zero = first_round(timeline)
+    first = min((span.start_s for span in timeline.spans), default=0.0)
     last = max((span.end_s for span in timeline.spans), default=0.0)
-    begin, end = max(zero + start_s, zero), min(zero + end_s, last)
+    begin, end = max(zero + start_s, first), min(zero + end_s, last)
     spans = [span for span in timeline.spans if span.end_s > begin and span.start_s < end]
     if not spans or not begin < end:  # NaN too
         raise UsageError(
-            f"the trace has no work between {start_s * 1e3:g} and {end_s * 1e3:g} ms; "
-            "choose other --from and --to"
+            f"the trace has no work between {start_s * 1e3:g} and {end_s * 1e3:g} ms, it ends at "
+            f"{(last - zero) * 1e3:.0f}; choose other --from and --to"
         )
     moments = [m for m in timeline.moments if begin <= m.at_s < end]
     lanes = _lanes(spans)
@@ -50,7 +52,7 @@ def draw(timeline: Timeline, start_s: float, end_s: float) -> str:
             f'width="{WIDTH}" height="{height}" font-family="sans-serif" font-size="11">'
         ),
         f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
-        *_axis(scale, begin, end, height),
+        *_axis(scale, begin, end, zero, height),
     ]
     for index, lane in enumerate(lanes):
         top = TOP + LANE_HEIGHT * index
@@ -58,6 +60,12 @@ def draw(timeline: Timeline, start_s: float, end_s: float) -> str:
         parts += [_bar(span, scale, top) for span in spans if span.lane == lane]
     parts += [_note(moment, scale) for moment in moments if moment.label in NOTES]
     return "\n".join([*parts, "</svg>", ""])
+
+
+def first_round(timeline: Timeline) -> float:
+    """When the first verification began; the first record's start where there is none."""
+    rounds = [span.start_s for span in timeline.spans if span.label == "verify"]
+    return min(rounds or [span.start_s for span in timeline.spans], default=0.0)
 
 
 class _Scale:
@@ -77,17 +85,18 @@ def _lanes(spans: Sequence[Span]) -> list[str]:
     return sorted(found, key=lambda lane: lane != "target")
 
 
-def _axis(scale: _Scale, begin: float, end: float, height: int) -> list[str]:
+def _axis(scale: _Scale, begin: float, end: float, zero: float, height: int) -> list[str]:
+    """Ticks at round times from the first round on."""
     step = _tick((end - begin) * 1e3)
     parts = []
-    at = 0.0
-    while at <= (end - begin) * 1e3 + 1e-9:
-        x = scale.x(begin + at / 1e3)
+    first = math.ceil((begin - zero) * 1e3 / step - 1e-9)
+    for number in range(first, math.floor((end - zero) * 1e3 / step + 1e-9) + 1):
+        at = number * step
+        x = scale.x(zero + at / 1e3)
         parts.append(
             f'<line x1="{x}" y1="{TOP - 6}" x2="{x}" y2="{height - BOTTOM + 4}" stroke="#e3e3e3"/>'
         )
         parts.append(_text(x, height - BOTTOM + 18, f"{at:g} ms"))
-        at += step
     return parts
 
 

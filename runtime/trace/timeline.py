@@ -72,15 +72,23 @@ class Overlap:
         return self.hidden_s / total if total else 0.0
 
 
-def overlap(spans: Iterable[Span], *, of: str, behind: str, labels: Iterable[str]) -> Overlap:
-    """How much of the work of lane ``of`` that bears one of ``labels`` the lane ``behind`` hid.
+def overlap(
+    spans: Iterable[Span],
+    *,
+    of: str,
+    labels: Iterable[str],
+    behind: str,
+    behind_labels: Iterable[str],
+) -> Overlap:
+    """How much of the work of lane ``of`` that bears one of ``labels`` was done while the lane
+    ``behind`` was at work that bears one of ``behind_labels``.
 
     Drafting is hidden while the target verifies: a hit's drafting costs nothing (section 2.2 of
     arXiv 2603.03251 calls it the primary speculator's latency below one verification).
     """
-    wanted = set(labels)
+    wanted, cover = set(labels), set(behind_labels)
     kept = list(spans)
-    busy = _merged((s.start_s, s.end_s) for s in kept if s.lane == behind)
+    busy = _merged((s.start_s, s.end_s) for s in kept if s.lane == behind and s.label in cover)
     worked = _merged((s.start_s, s.end_s) for s in kept if s.lane == of and s.label in wanted)
     hidden = _common(worked, busy)
     return Overlap(hidden, sum(end - start for start, end in worked) - hidden)

@@ -1,17 +1,63 @@
-"""What crosses between target and draft: a proposal one way, an outcome the other, per row.
+"""What crosses between target, draft and host: a proposal one way, an outcome the other, per row.
 
-A few integers each. Under the ratio rule the sparse laws of the drafted tokens travel too. The
-proposal is written by the draft's stream and read by the target's, the outcome the other way
-round; events order the two, and the order checker sees the buffers.
+A few integers each, in buffers of the device. Proposals are written on the draft's stream and
+read on the target's; outcomes the other way round, and by the host. Events order them, and the
+order checker sees the buffers. Each row carries the generation of the lease it was written for,
+so a message that was left in a slot is never taken for one to its next holder.
+
+Two things travel beside the integers, where a request asks for them: the sparse laws of drafted
+tokens (ratio rule) and the log-probabilities of emitted ones.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from enum import IntEnum
+
 import numpy as np
 
 from runtime.device.api import Buffer, Device
-from runtime.sampling.proposal import Drafted, Nothing, Proposal, SparseLaw
-from runtime.spec.outcome import Outcome
+from runtime.kv.slots import SlotRef
+from runtime.sampling.logprobs import TokenLogprobs
+from runtime.sampling.proposal import Drafted, Lookup, Nothing, Proposal, SparseLaw
+from runtime.spec.fallback import ProposalKind
+
+GENERATION, KIND, COUNT, ACCEPTED = range(4)
+"""Columns of both messages: the lease, a ``Kind``, how many drafted tokens; of an outcome also
+how many of them were accepted."""
+PROPOSED, EMITTED = 3, 4
+"""Where the tokens of a proposal and of an outcome begin."""
+
+
+class Kind(IntEnum):
+    """What a row brings into a round, as a number on a device; SKIP: it sits the round out."""
+
+    NONE = 0
+    HIT = 1
+    JIT = 2
+    LOOKUP = 3
+    SKIP = 4
+
+    @property
+    def source(self) -> ProposalKind:
+        """The same for the statistics, which never see SKIP."""
+        return _SOURCES[self]
+
+
+_SOURCES = (ProposalKind.NONE, ProposalKind.HIT, ProposalKind.JIT, ProposalKind.LOOKUP)
+
+DRAFT_S, EXPOSED_S, PREDICTED_HITS, NUM_PREDICTED, STARTED_AT, DECIDED_AT, VERIFY_S = range(7)
+"""Columns of the figures, all but two of them sums since the start:
+
+DRAFT_S         seconds the draft worked
+EXPOSED_S       those of them that the target waited for
+PREDICTED_HITS  sum of the predicted probabilities that an outcome was prepared
+NUM_PREDICTED   how many predictions that was
+STARTED_AT      ``perf_counter`` when the last verification began, and
+DECIDED_AT      when it was judged
+VERIFY_S        seconds the target verified
+"""
+NUM_DRAFT_FIGURES = 4
 
 
 class Mailbox:
@@ -20,46 +66,81 @@ class Mailbox:
     def __init__(self, device: Device, num_rows: int, num_draft: int) -> None:
         self.num_rows = num_rows
         self.num_draft = num_draft
-        # [B, 1 + K]: how many tokens, then the tokens.
-        self.proposals: Buffer = device.allocate(
-            "proposals", (num_rows, 1 + num_draft), np.dtype(np.int64)
-        )
-        # [B, 1 + K + 1]: how many accepted, then the emitted tokens, the bonus token last.
+        width = max(1, num_draft)
+        integer, real = np.dtype(np.int64), np.dtype(np.float64)
+        # [B, 3 + K] and [B, 4 + K + 1]
+        self.proposals: Buffer = device.allocate("proposals", (num_rows, PROPOSED + width), integer)
         self.outcomes: Buffer = device.allocate(
-            "outcomes", (num_rows, 2 + num_draft), np.dtype(np.int64)
+            "outcomes", (num_rows, EMITTED + width + 1), integer
         )
+        self.draft_figures: Buffer = device.allocate("draft figures", (NUM_DRAFT_FIGURES,), real)
+        self.figures: Buffer = device.allocate("figures", (VERIFY_S + 1,), real)
         self._laws: list[tuple[SparseLaw, ...] | None] = [None] * num_rows
-
-    def clear(self) -> None:
-        """No row proposes anything (the state before a first round)."""
-        self.proposals.array[:] = 0
-        self._laws = [None] * self.num_rows
+        self.logprobs: list[list[TokenLogprobs]] = [[] for _ in range(num_rows)]
+        self._padding = [0] * width
 
     def propose(
-        self, row: int, tokens: tuple[int, ...], laws: tuple[SparseLaw, ...] | None
+        self,
+        row: int,
+        generation: int,
+        kind: Kind,
+        tokens: Sequence[int] = (),
+        laws: tuple[SparseLaw, ...] | None = None,
     ) -> None:
-        cells = self.proposals.array[row]
-        cells[0] = len(tokens)
-        cells[1 : 1 + len(tokens)] = tokens
+        """The draft's message for one row of the next round."""
+        count = len(tokens)
+        self.proposals.array[row] = [generation, kind, count, *tokens, *self._padding[count:]]
         self._laws[row] = laws
 
-    def proposal(self, row: int) -> Proposal:
-        cells = self.proposals.array[row]
-        if cells[0] == 0:
+    def proposal(self, row: int, generation: int) -> Proposal:
+        """The row's proposal to that lease; Nothing where it was written for another."""
+        cells: list[int] = self.proposals.array[row].tolist()
+        count = cells[COUNT]
+        if count == 0 or cells[GENERATION] != generation:
             return Nothing()
-        return Drafted(tuple(cells[1 : 1 + cells[0]].tolist()), self._laws[row])
+        tokens = tuple(cells[PROPOSED : PROPOSED + count])
+        return Lookup(tokens) if cells[KIND] == Kind.LOOKUP else Drafted(tokens, self._laws[row])
 
-    def decide(self, row: int, drafts: tuple[int, ...], outcome: Outcome) -> None:
-        cells = self.outcomes.array[row]
-        cells[0] = outcome.accepted
-        cells[1 : 1 + outcome.accepted] = drafts[: outcome.accepted]
-        cells[1 + outcome.accepted] = outcome.bonus
+    def move(self, source: SlotRef, destination: SlotRef) -> None:
+        """A proposal follows its row to another slot and lease; one to an earlier holder of the
+        old slot does not."""
+        old, new = source.index, destination.index
+        cells = self.proposals.array
+        if cells[old, GENERATION] == source.generation:
+            cells[new] = cells[old]
+            cells[new, GENERATION] = destination.generation
+            self._laws[new], self._laws[old] = self._laws[old], None
 
-    def emitted(self, row: int) -> list[int]:
-        """The row's new tokens: the accepted ones and the bonus token."""
+    def decide(
+        self,
+        row: int,
+        generation: int,
+        kind: Kind,
+        tokens: Sequence[int],
+        accepted: int,
+        bonus: int,
+    ) -> None:
+        """The target's message of one row: ``tokens`` were proposed; see also ``decide_all``."""
         cells = self.outcomes.array[row]
-        return [int(token) for token in cells[1 : 2 + cells[0]]]
+        cells[:EMITTED] = generation, kind, len(tokens), accepted
+        cells[EMITTED : EMITTED + accepted] = tokens[:accepted]
+        cells[EMITTED + accepted] = bonus
 
-    def outcome(self, row: int) -> Outcome:
-        cells = self.outcomes.array[row]
-        return Outcome(int(cells[0]), int(cells[1 + cells[0]]))
+    def decide_all(
+        self,
+        generations: np.ndarray,
+        kinds: np.ndarray,
+        counts: np.ndarray,
+        accepted: np.ndarray,
+        bonus: np.ndarray,
+        tokens: np.ndarray,
+    ) -> None:
+        """Every row's outcome at once: int64 [B], and ``tokens`` [B, up to K] proposed."""
+        num_rows, width = tokens.shape
+        cells = self.outcomes.array[:num_rows]
+        cells[:, GENERATION] = generations
+        cells[:, KIND] = kinds
+        cells[:, COUNT] = counts
+        cells[:, ACCEPTED] = accepted
+        cells[:, EMITTED : EMITTED + width] = tokens
+        cells[np.arange(num_rows), EMITTED + accepted] = bonus

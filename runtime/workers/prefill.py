@@ -12,12 +12,23 @@ from runtime.kv.layout import SlotLayout
 from runtime.workers.calls import feed_one
 
 
+def num_chunks(num_tokens: int) -> int:
+    """Calls that feed so many tokens of a prompt."""
+    return -(-num_tokens // PROMPT_CHUNK)
+
+
+def prefill_chunk(
+    session: Session, layout: SlotLayout, slot: int, start: int, chunk: Sequence[int]
+) -> None:
+    """Write the cache rows of one chunk, at most PROMPT_CHUNK tokens from position ``start`` on."""
+    width = round_up(len(chunk), PROMPT_STEP)
+    feed_one(session, layout, slot, start, chunk, width=width, num_logits=1)
+
+
 def prefill(session: Session, layout: SlotLayout, slot: int, tokens: Sequence[int]) -> None:
     """Write the cache rows of ``tokens`` at positions 0, 1, ... of one slot."""
     for start in range(0, len(tokens), PROMPT_CHUNK):
-        chunk = tokens[start : start + PROMPT_CHUNK]
-        width = round_up(len(chunk), PROMPT_STEP)
-        feed_one(session, layout, slot, start, chunk, width=width, num_logits=1)
+        prefill_chunk(session, layout, slot, start, tokens[start : start + PROMPT_CHUNK])
 
 
 def score_text(session: Session, layout: SlotLayout, tokens: Sequence[int]) -> np.ndarray:

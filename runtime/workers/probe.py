@@ -1,8 +1,8 @@
 """Do an engine's rows round alike, whatever call they are in? Asked when a bundle is loaded.
 
 Speculation is exact only if a token's logits do not depend on how many tokens its call has, on
-what the other rows hold, or on how many cache rows are bound. The algebra cannot promise that;
-kernels decide it. So a few real calls are compared bit by bit.
+what the other rows hold, on how many texts share the call, or on how many cache rows are bound.
+The algebra cannot promise that; kernels decide it. So a few real calls are compared bit by bit.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from engines.errors import BackendError
-from runtime.backends.api import Session
+from runtime.backends.api import CallShape, Session
 from runtime.kv.layout import SlotLayout
-from runtime.workers.calls import feed_one
+from runtime.workers.calls import fill_trunk
 from runtime.workers.prefill import prefill
 
 CONTEXT = 24
@@ -27,12 +27,13 @@ class Invariance:
     min_tokens: int
 
 
-def probe_invariance(session: Session, num_tokens: int) -> Invariance:
-    """Compare calls of 1, 2 and ``num_tokens`` (K + 1) tokens. Runs on the session's stream.
+def probe_invariance(session: Session, num_tokens: int, num_slots: int = 1) -> Invariance:
+    """Compare calls of 1, 2 and ``num_tokens`` (K + 1) tokens, and of 1 and ``num_slots`` texts.
+    Runs on the session's stream.
 
     Raises BackendError when rows depend on their neighbours, on the number of tokens beyond one,
-    or on the bound cache rows: such a target cannot be verified losslessly. The caches' contents
-    are void afterwards.
+    on the number of texts or on the bound cache rows: such a target cannot be verified
+    losslessly. The caches' contents are void afterwards.
     """
     probe = _Probe(session)
     width = max(2, num_tokens)
@@ -47,6 +48,10 @@ def probe_invariance(session: Session, num_tokens: int) -> Invariance:
     _require_equal(probe.logits(probe.tokens[:2]), reference[:2], "2 tokens", width)
     alone = np.vstack([probe.logits(probe.tokens[i : i + 1], skip=i) for i in range(2)])
     single_differs = not np.array_equal(alone, reference[:2])
+    if num_slots > 1:
+        for count in (width,) if single_differs else (1, width):
+            found = probe.logits(probe.tokens[:count], num_slots=num_slots)
+            _require_equal(found, reference[:count], f"{num_slots} texts (--max-batch)", width)
     session.bind_rows(session.manifest.kv.rows)
     _require_equal(probe.logits(probe.tokens[:width]), reference, "more cache rows", width)
     session.reset_rows()
@@ -77,7 +82,17 @@ class _Probe:
         self.context = min(CONTEXT, session.manifest.limits.max_len // 2)
         prefill(session, self.layout, 0, draw(0, vocab, self.context).tolist())
 
-    def logits(self, tokens: np.ndarray, skip: int = 0) -> np.ndarray:
-        """Logits [T, V] of ``tokens`` as the text's continuation from ``skip`` tokens on."""
-        step = feed_one(self.session, self.layout, 0, self.context + skip, tokens.tolist())
+    def logits(self, tokens: np.ndarray, skip: int = 0, num_slots: int = 1) -> np.ndarray:
+        """Logits [T, V] of ``tokens`` as the text's continuation from ``skip`` tokens on; the other
+        slots of the call begin texts of their own."""
+        session, layout, start = self.session, self.layout, self.context + skip
+        width = len(tokens)
+        session.bind_rows(layout.rows_for(start + width))
+        step = session.prepare(CallShape(0, num_slots, width, width))
+        for slot in range(num_slots):
+            fed = tokens if slot == 0 else self.others[slot : slot + width]
+            fill_trunk(step, slot, layout, start if slot == 0 else 0, fed.tolist())
+        step.logit_rows[:] = np.arange(width)
+        step.num_draft[:] = 0
+        step.run()
         return np.array(step.logits[0])

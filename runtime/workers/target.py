@@ -1,110 +1,235 @@
-"""The target's side: feed prompts, verify proposals, write outcomes."""
+"""The target's side: feed prompts, verify proposals, write outcomes.
+
+Row i of a call is slot i. A row without a running text is a dummy: it feeds one token at its
+frontier, the first position whose cache row holds nothing yet, so it overwrites nothing alive.
+
+    slot holds                 length (frontier + 1)      judged
+    nobody                     1                          no
+    a prompt, partly fed       tokens fed + 1             no
+    a running text             its tokens                 yes, unless it sits the round out
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from time import perf_counter
 
 import numpy as np
 
 from engines.errors import BackendError
 from runtime.backends.api import CallShape, Session, Step
+from runtime.kv.capacity import require_capacity
 from runtime.kv.layout import SlotLayout
+from runtime.kv.slots import SlotRef
 from runtime.sampling.api import Rule
-from runtime.sampling.params import SamplingParams
-from runtime.spec.outcome import Outcome
-from runtime.workers.calls import fill_trunk
-from runtime.workers.mailbox import Mailbox
-from runtime.workers.prefill import prefill
-
-
-@dataclass(slots=True)
-class TargetRow:
-    """One row's text as the target knows it.
-
-    ``length`` counts the text's tokens, the last of which (``pending``) has no cache row yet.
-    Written by ``TargetWorker`` alone.
-    """
-
-    params: SamplingParams
-    length: int
-    pending: int
-    active: bool = True
+from runtime.sampling.logprobs import token_logprobs
+from runtime.workers import mailbox as mail
+from runtime.workers.calls import place_rows
+from runtime.workers.entry import Entry, require_free, require_lease
+from runtime.workers.mailbox import Kind, Mailbox
+from runtime.workers.prefill import prefill_chunk
 
 
 class TargetWorker:
-    """Verification of a batch: row i of the batch is slot i.
-
-    All methods but the constructor run as work on the target's stream.
-    """
+    """Verification of a batch. All methods but the constructor run as work on the target's
+    stream. ``lengths`` has one writer, this class; see the table above."""
 
     def __init__(
         self, session: Session, rule: Rule, mailbox: Mailbox, *, min_tokens: int = 1
     ) -> None:
         """``min_tokens`` 2 pads one-token calls, for an engine whose one-token calls round
-        differently (``runtime.workers.probe``)."""
+        differently (``runtime.workers.probe``). Raises CapacityError for a mailbox of more
+        drafted tokens than the engine was built for."""
         self.session = session
         self.rule = rule
         self.mailbox = mailbox
         self.layout = SlotLayout(session.manifest.kv, 0)
         self.min_tokens = min_tokens
-        self.rows: list[TargetRow] = []
-        self.busy_s = 0.0
+        require_capacity(
+            session.manifest.kv,
+            session.manifest.limits,
+            num_draft=mailbox.num_draft,
+            num_branches=0,
+        )
+        size = mailbox.num_rows
+        self.slots: list[SlotRef | None] = [None] * size
+        self.lengths = np.ones(size, np.int64)
+        self._entries: list[Entry | None] = [None] * size
+        self._generations = np.zeros(size, np.int64)  # 0 is nobody's
+        self._pending = np.zeros(size, np.int64)  # the text's last token: it has no cache row yet
+        self._running = np.zeros(size, bool)
+        self._num_rows = 0
+        self._judged: list[int] = []
+        self._step: Step | None = None
 
-    def start(self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams]) -> None:
-        """Begin a batch: all tokens of a prompt but the last go into the cache."""
+    def reset(self) -> None:
+        """Forget every text and go back to the fewest cache rows."""
         self.session.reset_rows()
-        self.rows = []
-        for slot, (prompt, law) in enumerate(zip(prompts, params, strict=True)):
-            prefill(self.session, self.layout, slot, prompt[:-1])
-            self.rows.append(TargetRow(law, len(prompt), prompt[-1]))
+        for index in range(len(self.slots)):
+            self._vacate(index)
+        self._count_rows()
 
-    def retire(self, row: int) -> None:
-        """The row's text has ended; it goes on as a dummy whose outcomes nobody reads."""
-        parked = self.rows[row]
-        parked.active, parked.length, parked.pending = False, 1, 0
+    def admit(self, slot: SlotRef, entry: Entry) -> None:
+        """A text takes a slot; its prompt is fed by ``feed``, chunk by chunk."""
+        require_free(self.slots[slot.index], slot)
+        self.slots[slot.index] = slot
+        self._entries[slot.index] = entry
+        self._generations[slot.index] = slot.generation
+        self.lengths[slot.index] = 1
+        self._run_if_fed(slot.index, entry)
+
+    def feed(self, slot: SlotRef) -> None:
+        """Feed the next chunk of the slot's prompt; after the last one its text runs."""
+        entry = self._entry(slot)
+        start = int(self.lengths[slot.index]) - 1
+        chunk = entry.chunk(start)
+        prefill_chunk(self.session, self.layout, slot.index, start, chunk)
+        self.lengths[slot.index] += len(chunk)
+        self._run_if_fed(slot.index, entry)
+
+    def retire(self, slot: SlotRef) -> None:
+        """The slot's text has ended, or is wanted no more."""
+        self._entry(slot)
+        self._vacate(slot.index)
+        self._count_rows()
+
+    def move(self, source: SlotRef, destination: SlotRef) -> None:
+        """A text moves to a free slot, under a new lease."""
+        entry = self._entry(source)
+        require_free(self.slots[destination.index], destination)
+        old, new = source.index, destination.index
+        fed = int(self.lengths[old]) - 1
+        self.session.bind_rows(self.layout.rows_for(fed))
+        self.session.copy_slot(old, new, self.layout.trunk_rows(fed))
+        self.slots[new], self._entries[new] = destination, entry
+        self._generations[new] = destination.generation
+        for values in (self.lengths, self._pending, self._running):
+            values[new] = values[old]
+        self._vacate(old)
+        self._count_rows()
 
     def verify(self) -> None:
-        """Judge the mailbox's proposals, one call for all rows; write the outcomes."""
+        """Judge the mailbox's proposals, one call for all rows; write the outcomes.
+
+        Without a row to judge nothing is called: all running ones sit the round out.
+        """
         started = perf_counter()
-        drafts = [
-            self.mailbox.proposal(index).tokens if row.active else ()
-            for index, row in enumerate(self.rows)
-        ]
-        width = max(self.min_tokens, 1 + max(map(len, drafts)))
-        self.session.bind_rows(
-            self.layout.rows_for(max(row.length for row in self.rows) - 1 + width)
-        )
-        step = self.session.prepare(CallShape(0, len(self.rows), width, width))
-        for index, row in enumerate(self.rows):
-            fill_trunk(step, index, self.layout, row.length - 1, (row.pending, *drafts[index]))
-            step.logit_rows[index] = range(width)
-            step.num_draft[index] = len(drafts[index])
-        step.run()
-        for index, row in enumerate(self.rows):
-            if row.active:
-                self._judge(step, index, row, drafts[index])
-        self.busy_s += perf_counter() - started
-
-    def _judge(self, step: Step, index: int, row: TargetRow, drafts: tuple[int, ...]) -> None:
-        if row.params.is_greedy:
-            outcome = Outcome(int(step.accepted[index]), int(step.next[index]))
-            _require_finite(step.logits[index, outcome.accepted, outcome.bonus])
+        count = self._num_rows
+        cells = self.mailbox.proposals.array[:count]
+        generations = self._generations[:count]
+        running = self._running[:count]
+        mine = running & (cells[:, mail.GENERATION] == generations)
+        kinds = cells[:, mail.KIND] * mine
+        judged = running & (kinds != Kind.SKIP)
+        self._judged = np.flatnonzero(judged).tolist()
+        if self._judged:
+            self._verify(cells, mine, kinds, judged)
         else:
-            verdict = self.rule.verify(
-                step.logits[index], self.mailbox.proposal(index), row.params, row.length
-            )
-            outcome = Outcome(verdict.accepted, verdict.bonus)
-        self.mailbox.decide(index, drafts, outcome)
-        row.length += outcome.accepted + 1
-        row.pending = outcome.bonus
+            self.mailbox.outcomes.array[:count, mail.GENERATION] = generations
+            self.mailbox.outcomes.array[:count, mail.KIND] = Kind.SKIP
+        self._note_times(started)
+
+    def _verify(
+        self, cells: np.ndarray, mine: np.ndarray, kinds: np.ndarray, judged: np.ndarray
+    ) -> None:
+        count = len(cells)
+        num_drafts = cells[:, mail.COUNT] * mine
+        width = max(self.min_tokens, 1 + max(num_drafts.tolist()))
+        starts = self.lengths[:count] - 1
+        self.session.bind_rows(self.layout.rows_for(int(starts.max()) + width))
+        step = self._step = self.session.prepare(CallShape(0, count, width, width))
+        step.tokens[:, 0] = self._pending[:count]
+        np.multiply(
+            cells[:, mail.PROPOSED : mail.PROPOSED + width - 1],
+            mine[:, None],
+            out=step.tokens[:, 1:],
+        )
+        place_rows(step, self.layout, starts)
+        step.logit_rows[:] = np.arange(width)
+        step.num_draft[:] = num_drafts
+        step.run()
+        accepted, bonus = self._judge(step)
+        self.mailbox.decide_all(
+            self._generations[:count],
+            np.where(judged, kinds, Kind.SKIP),
+            num_drafts,
+            accepted,
+            bonus,
+            step.tokens[:, 1 : 1 + self.mailbox.num_draft],
+        )
+        self.lengths[:count] += (accepted + 1) * judged
+        self._pending[:count] = np.where(judged, bonus, self._pending[:count])
+
+    def _judge(self, step: Step) -> tuple[np.ndarray, np.ndarray]:
+        """Accepted counts and bonus tokens, int64 [B] each: from the graph for greedy rows, from
+        the rule for the others."""
+        accepted, bonus = step.accepted.copy(), step.next.copy()
+        in_graph = []
+        for index in self._judged:
+            entry = self._entries[index]
+            assert entry is not None
+            length = int(self.lengths[index])
+            if entry.params.chooses_in_graph(length):
+                in_graph.append(index)
+                continue
+            proposal = self.mailbox.proposal(index, int(self._generations[index]))
+            verdict = self.rule.verify(step.logits[index], proposal, entry.params, length)
+            accepted[index], bonus[index] = verdict.accepted, verdict.bonus
+        if in_graph:
+            _require_finite(step.logits[in_graph, accepted[in_graph], bonus[in_graph]])
+        return accepted, bonus
+
+    def score(self) -> None:
+        """Log-probabilities of the round's emitted tokens, for the rows that ask. Behind the
+        outcomes, and before the step's logits are written again."""
+        for index in self._judged:
+            entry = self._entries[index]
+            assert entry is not None
+            assert self._step is not None
+            if entry.num_logprobs is None:
+                continue
+            cells = self.mailbox.outcomes.array[index].tolist()
+            tokens = cells[mail.EMITTED : mail.EMITTED + cells[mail.ACCEPTED] + 1]
+            self.mailbox.logprobs[index] = [
+                token_logprobs(self._step.logits[index, place], token, entry.num_logprobs)
+                for place, token in enumerate(tokens)
+            ]
+
+    def _entry(self, slot: SlotRef) -> Entry:
+        require_lease(self.slots[slot.index], slot)
+        entry = self._entries[slot.index]
+        assert entry is not None
+        return entry
+
+    def _run_if_fed(self, index: int, entry: Entry) -> None:
+        if self.lengths[index] == len(entry.prompt):
+            self._pending[index] = entry.prompt[-1]
+            self._running[index] = True
+            self._count_rows()
+
+    def _vacate(self, index: int) -> None:
+        self.slots[index] = self._entries[index] = None
+        self._generations[index] = self._pending[index] = 0
+        self.lengths[index] = 1
+        self._running[index] = False
+
+    def _count_rows(self) -> None:
+        """Rows of the next call: up to the last slot whose text runs."""
+        self._num_rows = 1 + max(np.flatnonzero(self._running).tolist(), default=-1)
+
+    def _note_times(self, started: float) -> None:
+        now = perf_counter()
+        figures = self.mailbox.figures.array
+        figures[: mail.NUM_DRAFT_FIGURES] = self.mailbox.draft_figures.array
+        figures[mail.STARTED_AT] = started
+        figures[mail.DECIDED_AT] = now
+        figures[mail.VERIFY_S] += now - started
 
 
-def _require_finite(logit: np.float32) -> None:
-    """Of the chosen token alone: a NaN on the way makes every logit NaN."""
-    if not np.isfinite(logit):
+def _require_finite(logits: np.ndarray) -> None:
+    """Of the chosen tokens alone: a NaN on the way makes every logit NaN."""
+    if not np.isfinite(logits).all():
+        wrong = logits[~np.isfinite(logits)][0]
         raise BackendError(
-            f"the target gives {logit} as its largest logit, so its weights are damaged; "
+            f"the target gives {wrong} as its largest logit, so its weights are damaged; "
             "check the bundle: python -m export inspect BUNDLE"
         )

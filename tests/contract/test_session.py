@@ -14,13 +14,14 @@ from runtime.kv.layout import SlotLayout, branch_mask
 from runtime.workers.calls import feed_one, fill_trunk
 from runtime.workers.prefill import prefill
 from runtime.workers.probe import probe_invariance
+from tests.helpers.prescribed import prescribed
 from tests.helpers.tiny_bundle import open_session, tiny_bundle
 from tests.helpers.toy_pair import tables
 
 WIDTH = 5
 
 
-@pytest.fixture(params=["toy", "onnxruntime-fp32", "onnxruntime-int8"])
+@pytest.fixture(params=["toy", "prescribed", "onnxruntime-fp32", "onnxruntime-int8"])
 def make(request):
     """Sessions by role; closed with the device at the end."""
     device = HostDevice()
@@ -33,6 +34,8 @@ def make(request):
             return ToySession(
                 role, table, limits, device, vocab_map=None if role == TARGET else ids
             )
+        if request.param == "prescribed":
+            return prescribed(role, device)
         precision = request.param.removeprefix("onnxruntime-")
         return open_session(tiny_bundle(precision=precision), device, role)
 
@@ -125,7 +128,7 @@ def test_a_branch_moved_to_the_trunk_continues_as_if_it_had_been_fed_there(make)
         step.tokens[0] = paths[:, depth]
         step.positions[0] = len(tokens) + depth
         step.write_at[0] = layout.scratch_row(depth)
-        branch_mask(step.mask[0], layout, [len(tokens)] * 6, depth)
+        branch_mask(step.mask[0], layout, np.full(6, len(tokens)), depth)
         step.logit_rows[0] = range(6)
         step.num_draft[0] = 0
         step.run()
@@ -137,6 +140,68 @@ def test_a_branch_moved_to_the_trunk_continues_as_if_it_had_been_fed_there(make)
     # Scratch and trunk rows stand in another order, so floats may round otherwise (not a toy's).
     np.testing.assert_allclose(moved[0], fed[-1], atol=2e-3)
     np.testing.assert_allclose(last, fed[-2], atol=2e-3)
+
+
+@pytest.mark.parametrize("role", [TARGET, DRAFT])
+def test_a_text_moved_to_another_slot_goes_on_with_the_same_bits(make, role):
+    session = make(role)
+    layout, tokens = layout_of(session), text(session, 40)
+    expected = logits_after(session, tokens, slot=2)
+    prefill(session, layout, 0, text(session, 60, 1))  # what the slot held before
+    session.copy_slot(2, 0, layout.trunk_rows(len(tokens) - WIDTH))
+    moved = feed_one(session, layout, 0, len(tokens) - WIDTH, tokens[-WIDTH:])
+    np.testing.assert_array_equal(moved.logits[0], expected)
+
+
+def test_branches_of_many_slots_in_one_call_are_those_of_each_alone(make):
+    """The draft's branch steps serve the whole batch at once."""
+    session = make(DRAFT)
+    layout = layout_of(session)
+    texts = [text(session, length, seed) for seed, length in enumerate((9, 40, 23))]
+    for slot, tokens in enumerate(texts):
+        prefill(session, layout, slot, tokens)
+    session.bind_rows(layout.rows_for(64))
+    fed = np.array([text(session, 6, seed) for seed in range(3)])
+    lengths = np.array([[len(tokens)] * 6 for tokens in texts])
+
+    def branches(first: int, count: int) -> np.ndarray:
+        step = session.prepare(CallShape(first, count, 6, 6))
+        rows = slice(first, first + count)
+        step.tokens[:], step.positions[:] = fed[rows], lengths[rows]
+        step.write_at[:] = layout.scratch_row(0)
+        branch_mask(step.mask, layout, lengths[rows], 0)
+        step.logit_rows[:] = np.arange(6)
+        step.num_draft[:] = 0
+        step.run()
+        return step.logits.copy()
+
+    alone = np.concatenate([branches(slot, 1) for slot in range(3)])
+    np.testing.assert_allclose(branches(0, 3), alone, atol=1e-4)
+
+
+def test_outputs_of_one_copy_survive_calls_of_the_others(make):
+    """The winner's logits are wanted after all branch steps, and after a prompt's chunk."""
+    session = make(DRAFT)
+    layout = layout_of(session)
+    prefill(session, layout, 0, text(session, 20))
+
+    def run(copy: int, width: int) -> np.ndarray:
+        session.bind_rows(layout.rows_for(40))
+        step = session.prepare(CallShape(0, 1, width, width, copy=copy))
+        fill_trunk(step, 0, layout, 20, text(session, width, seed=copy))
+        step.logit_rows[0] = np.arange(width)
+        step.num_draft[0] = 0
+        step.run()
+        return step.logits
+
+    kept = [run(copy, 3) for copy in (1, 2)]
+    before = [logits.copy() for logits in kept]
+    run(0, 3)
+    run(0, 5)
+    session.bind_rows(session.manifest.kv.rows)
+    run(0, 4)
+    for logits, expected in zip(kept, before, strict=True):
+        np.testing.assert_array_equal(logits, expected)
 
 
 def test_reduced_drafts_sample_in_target_ids(make):
@@ -169,18 +234,22 @@ def test_a_call_that_fails_raises_and_leaves_no_poison(make):
 
 
 def test_the_load_time_probe_accepts_the_engines_we_build(make):
-    assert probe_invariance(make(TARGET), WIDTH).min_tokens == 1
+    assert probe_invariance(make(TARGET), WIDTH, 3).min_tokens == 1
 
 
 @pytest.mark.parametrize(
     ("fault", "message"),
-    [("neighbours", "depend on each other"), ("width", "a call of 5 tokens and one")],
+    [
+        ("neighbours", "depend on each other"),
+        ("width", "a call of 5 tokens and one"),
+        ("batch", r"one with 3 texts \(--max-batch\)"),
+    ],
 )
 def test_the_probe_refuses_an_engine_whose_rows_are_not_independent(make, fault, message):
     session = make(TARGET)
     faulty = _Faulty(session, fault)
     with pytest.raises(BackendError, match=message):
-        probe_invariance(faulty, WIDTH)
+        probe_invariance(faulty, WIDTH, 3)
 
 
 def test_the_probe_notices_an_engine_that_rounds_single_tokens_differently(make):
@@ -215,6 +284,7 @@ class _FaultyStep:
         off = {
             "neighbours": float(self._step.tokens.sum()),
             "width": float(width == 2),
+            "batch": float(self._step.shape.num_slots > 1),
             "single": float(width == 1),
         }[self._fault]
         self._step.logits[:] += np.float32(off * 1e-3)

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,14 +14,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import engines.bundle
-from engines.bundle import open_bundle
+from engines.bundle import open_bundle, seal_bundle
 from engines.errors import (
     BundleCorruptError,
     BundleError,
     BundleIncompatibleError,
     BundleMissingError,
 )
+from engines.manifest import load_bundle
 from tests.engines.tiny_bundles import DATA, REBUILD, write_bundle, write_compiled
+from tests.helpers.users import as_nobody
 
 
 def edit(path: Path, **changes: object) -> None:
@@ -173,6 +178,59 @@ def test_an_unlisted_plan_is_noticed(tmp_path: Path) -> None:
     edit(path, files=files)
     with pytest.raises(BundleCorruptError, match=r"does not list engine\.plan"):
         open_bundle(folder)
+
+
+def reseal(folder: Path, change: Callable[[dict], object]) -> None:
+    """Edit the target's manifest and let the bundle's list vouch for it."""
+    path = folder / "target/manifest.json"
+    document = json.loads(path.read_text(encoding="utf-8"))
+    change(document)
+    path.write_text(json.dumps(document), encoding="utf-8")
+    manifest = load_bundle((folder / "bundle.json").read_text(encoding="utf-8"), "b")
+    seal_bundle(folder, replace(manifest, files=()))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda d: d["inputs"].pop(), "other inputs than such an engine, first kv.1.value"),
+        (lambda d: d["outputs"].pop(0), "other outputs than such an engine, first logits"),
+        (lambda d: d["outputs"][0].update(name="x"), "other outputs than such an engine"),
+        (
+            lambda d: (d["kv"].update(num_layers=2**31), d["model"].update(num_layers=2**31)),
+            "10 inputs for 2147483648 layers",
+        ),
+        (lambda d: d["kv"].update(num_layers=3), "other inputs than such an .*, first kv.2.key"),
+        (lambda d: d.update(precision="int8"), "has precision int8, the bundle has fp32"),
+    ],
+)
+def test_an_engine_without_an_input_that_it_needs_is_corrupt(
+    tmp_path: Path, change: Callable[[dict], object], words: str
+) -> None:
+    folder = write_bundle(tmp_path / "b")
+    reseal(folder, lambda _document: None)
+    open_bundle(folder)
+    reseal(folder, change)
+    with pytest.raises(BundleCorruptError, match=words):
+        open_bundle(folder)
+
+
+@pytest.mark.parametrize(
+    ("closed", "error"),
+    [("target", BundleCorruptError), ("", BundleMissingError), ("bundle.json", BundleCorruptError)],
+)
+def test_a_bundle_that_may_not_be_read_says_so(closed: str, error: type[Exception]) -> None:
+    """A closed folder was told as one that lacks its files, to be built anew."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        folder = write_bundle(Path(name) / "b")
+        (folder / closed).chmod(0)
+        words = rf"cannot .*: Permission denied; .*: chmod -R a\+rX {re.escape(str(folder))}$"
+        try:
+            with as_nobody(), pytest.raises(error, match=words):
+                open_bundle(folder)
+        finally:
+            (folder / closed).chmod(0o755)
 
 
 def test_the_draft_of_another_bundle_is_refused(tmp_path: Path) -> None:

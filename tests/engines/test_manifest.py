@@ -19,7 +19,7 @@ from engines.manifest import (
     load_engine,
 )
 from engines.tensors import DType
-from tests.engines.tiny_bundles import REBUILD, bundle_manifest, engine_manifest
+from tests.engines.tiny_bundles import REBUILD, bundle_manifest, engine_manifest, plan_facts
 
 
 @pytest.mark.parametrize("role", [TARGET, DRAFT])
@@ -146,6 +146,37 @@ def test_an_engine_that_could_not_run_its_own_limits_is_corrupt(change, words: s
     change(document)
     with pytest.raises(BundleCorruptError, match=words):
         load_engine(json.dumps(document), "m")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda d: d.update(precision="int99"), "precision 'int99' is none of int8"),
+        (lambda d: d["plan"].update(capabilities=[]), "capabilities"),
+        (lambda d: d["plan"].update(capabilities=["8.9", "\x1b[2J"]), "capabilities"),
+        (lambda d: d["plan"].update(profiles=[]), "profiles are not those of the limits"),
+        (lambda d: d["plan"]["profiles"].pop(1), "profiles are not those of the limits"),
+        (lambda d: d["plan"]["profiles"][0]["batch"].update(most=10**30), "profiles are not"),
+        (lambda d: d["kv"].update(num_kv_heads=10**30), "num_kv_heads is 1.*, expected at most"),
+        (lambda d: d["model"].update(num_parameters=10**400), "num_parameters is 1"),
+        (lambda d: d["limits"].update(max_batch=10**400), "max_batch is 1"),
+    ],
+)
+def test_a_compiled_engine_that_no_build_writes_is_corrupt(change, words: str) -> None:
+    """Each of these was shown by inspect as if it were sound, or was a traceback there."""
+    compiled = {"backend": "tensorrt-rtx", "precision": "fp16", "plan": plan_facts(DRAFT)}
+    document = json.loads(dump(replace(engine_manifest(DRAFT), **compiled)))
+    load_engine(json.dumps(document), "m")
+    change(document)
+    with pytest.raises(BundleCorruptError, match=words):
+        load_engine(json.dumps(document), "m")
+
+
+def test_a_bundle_of_no_known_precision_is_corrupt() -> None:
+    document = json.loads(dump(bundle_manifest(draft=True)))
+    document["precision"] = "int99"
+    with pytest.raises(BundleCorruptError, match="int99"):
+        load_bundle(json.dumps(document), "m")
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.5, 1e308])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from engines.border import graph_inputs, graph_outputs
 from engines.bundle import (
     PLAN_FILE,
     VOCAB_MAP_FILE,
@@ -29,7 +30,7 @@ from engines.manifest import (
     Source,
 )
 from engines.profiles import length_buckets, shape_profiles
-from engines.tensors import DType, TensorSpec
+from engines.tensors import DType
 
 LIMITS = Limits(max_len=96, max_batch=2, num_draft=4, max_branches=8)
 REBUILD = (
@@ -57,8 +58,8 @@ def engine_manifest(role: str) -> EngineManifest:
         limits=LIMITS,
         kv=kv,
         lengths=length_buckets(kv.rows),
-        inputs=(TensorSpec("tokens", DType.INT64, ("B", "T")),),
-        outputs=(TensorSpec("logits", DType.FLOAT32, ("B", "R", 64)),),
+        inputs=graph_inputs(role, kv, "L"),
+        outputs=graph_outputs(role, kv, "L", 64),
         plugins=("ssd::Verify",) if role == TARGET else (),
         vocab_map=VOCAB_MAP_FILE if role == DRAFT else None,
         plan=None,
@@ -106,7 +107,8 @@ def opened(folder: Path, *, draft: bool = True) -> Bundle:
 
 
 def plan_facts(role: str) -> PlanFacts:
-    profiles = shape_profiles(role, max_batch=2, num_draft=4, max_branches=8, rows=112)
+    rows = engine_manifest(role).kv.rows
+    profiles = shape_profiles(role, max_batch=2, num_draft=4, max_branches=8, rows=rows)
     plugins = ("ssd::Verify@1",) if role == TARGET else ("ssd::Sample@1",)
     return PlanFacts(PLAN_FILE, BUILDER, ("8.9", "12.0"), profiles, plugins)
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 from functools import cache
-from pathlib import Path
-from tempfile import mkdtemp
 from unittest import mock
 
 from engines.bundle import Bundle
@@ -13,12 +11,13 @@ from export.build.build import build
 from export.build.options import BuildOptions
 from export.tensorrt.capabilities import local_gpu
 from tests.helpers.checkpoints import make_draft, make_llama
+from tests.helpers.session_folder import session_folder
 
 
 @cache
 def compiled_bundle(precision: str, seed: int = 3) -> Bundle:
     """Two layers, 64 wide, 320 tokens, with a draft of reduced vocabulary; needs the rtx extra."""
-    folder = Path(mkdtemp(prefix="compiled-bundle-"))
+    folder = session_folder("compiled-bundle")
     make_llama(folder / "target", hidden=64, intermediate=128, tied=True, seed=seed)
     make_draft(folder / "draft", hidden=64, intermediate=128)
     gpu = local_gpu()

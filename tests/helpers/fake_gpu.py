@@ -22,8 +22,11 @@ class FakeCuda:
 
     def __init__(self) -> None:
         self.blocks: dict[int, Any] = {}
+        self.num_allocations = 0
+        self.num_copies = 0
 
     def malloc(self, nbytes: int) -> int:
+        self.num_allocations += 1
         block = ctypes.create_string_buffer(max(nbytes, 1))
         self.blocks[ctypes.addressof(block)] = block
         return ctypes.addressof(block)
@@ -34,6 +37,7 @@ class FakeCuda:
 
     def memcpy(self, dst: int, src: int, nbytes: int, kind: Any, stream_ptr: Any = None) -> None:
         del kind, stream_ptr
+        self.num_copies += 1
         ctypes.memmove(dst, src, nbytes)
 
     def create_stream(self) -> int:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
-from tempfile import mkdtemp
 
 from engines.bundle import Bundle
 from export.build.build import build
@@ -12,6 +10,7 @@ from export.build.options import BuildOptions
 from runtime.backends.onnxruntime import OrtSession
 from runtime.device.api import Device
 from tests.helpers.checkpoints import make_draft, make_llama, make_qwen3
+from tests.helpers.session_folder import session_folder
 
 MAKERS = {"llama": make_llama, "qwen3": make_qwen3}
 
@@ -28,7 +27,7 @@ def tiny_bundle(
     max_len: int = 160,
 ) -> Bundle:
     """A pair: two layers, 64 wide, 320 tokens, with a draft of reduced vocabulary."""
-    folder = Path(mkdtemp(prefix="tiny-bundle-"))
+    folder = session_folder("tiny-bundle")
     options: dict[str, object] = {"hidden": 64, "intermediate": 128, "tied": tied, "seed": 3}
     if scaled_rope:
         options["rope_scaling"] = {

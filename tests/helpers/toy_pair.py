@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from engines.manifest import DRAFT, TARGET, Limits
 from runtime.backends.toy import ToySession
-from runtime.decode import Decoder, OnTokens, Stats
 from runtime.device.api import Device
 from runtime.request import Request
 from runtime.round import draft_side, target_side
 from runtime.sampling.api import rule
+from runtime.sampling.logprobs import token_logprobs
 from runtime.sampling.params import SamplingParams
+from runtime.sampling.proposal import Nothing
+from runtime.scheduler import OnRound, Scheduler, Stats
+from runtime.spec.fallback import Fallback
 from runtime.spec.statistics import OutcomeStatistics
 from runtime.workers.draft import DraftWorker
 from runtime.workers.mailbox import Mailbox
@@ -36,8 +39,21 @@ def tables(
     return target, np.ascontiguousarray(draft[:, :, ids]), ids
 
 
+def plain(table: np.ndarray, request: Request) -> Request:
+    """Decode ``request`` one token at a time with nothing but the target's table."""
+    text, chosen = list(request.prompt), rule("coupled")
+    while request.finish_reason is None:
+        logits = table[text[-2] if len(text) > 1 else 0, text[-1]]
+        token = chosen.verify(logits[None], Nothing(), request.params, len(text)).bonus
+        asked = request.num_logprobs
+        logprobs = [] if asked is None else [token_logprobs(logits, token, asked)]
+        request.commit([token], logprobs)
+        text.append(token)
+    return request
+
+
 class ToyPair:
-    """One mode's decoder over toy sessions; ``target_session`` and ``draft_session`` are open
+    """One mode's scheduler over toy sessions; ``target_session`` and ``draft_session`` are open
     for inspection."""
 
     def __init__(
@@ -56,6 +72,9 @@ class ToyPair:
         draft_vocab: int | None = None,
         min_tokens: int = 1,
         draft_knows: int | None = None,
+        fallback: Fallback = Fallback.ZERO,
+        saguaro: float = 1.0,
+        on_round: OnRound | None = None,
     ) -> None:
         """``draft_knows`` cuts the draft's embedding to so many ids (a padded target has more)."""
         limits = Limits(max_len, max_batch, num_draft, max(1, num_branches))
@@ -65,7 +84,7 @@ class ToyPair:
         self.device = device
         self.max_len = max_len
         self.mailbox = Mailbox(device, max_batch, num_draft)
-        shared = rule(verify)
+        shared = rule(verify, saguaro=saguaro)
         self.target_session = ToySession(TARGET, target, limits, device)
         self.target = TargetWorker(self.target_session, shared, self.mailbox, min_tokens=min_tokens)
         near = target_side(device.create_stream("target"), self.target)
@@ -83,9 +102,10 @@ class ToyPair:
                 num_draft=num_draft,
                 num_branches=num_branches,
                 statistics=OutcomeStatistics(num_draft, num_branches),
+                fallback=fallback,
             )
             far = draft_side(device.create_stream("draft"), self.draft)
-        self.decoder = Decoder(device, mode, near, far, max_batch=max_batch)
+        self.scheduler = Scheduler(device, mode, near, far, max_batch=max_batch, on_round=on_round)
 
     def generate(
         self,
@@ -94,11 +114,11 @@ class ToyPair:
         *,
         max_tokens: int = 24,
         stop_ids: Sequence[int] = (),
-        on_tokens: OnTokens | None = None,
+        on_tokens: Callable[[int, list[int]], None] | None = None,
     ) -> tuple[list[Request], Stats]:
         requests = [
             Request(prompt, law, max_tokens, frozenset(stop_ids), self.max_len)
             for prompt, law in zip(prompts, params, strict=True)
         ]
-        stats = self.decoder.run(requests, on_tokens)
+        stats = self.scheduler.run(requests, on_tokens)
         return requests, stats

@@ -48,7 +48,7 @@ class PluginField:
 
 @dataclass(frozen=True)
 class Desc:
-    """PluginTensorDesc, and DynamicPluginTensorDesc in its `desc`."""
+    """PluginTensorDesc, and DynamicPluginTensorDesc in its `desc` and `max`."""
 
     dims: tuple[int, ...]
     type: DataType
@@ -57,6 +57,10 @@ class Desc:
     @property
     def desc(self) -> Desc:
         return self
+
+    @property
+    def max(self) -> tuple[int, ...]:
+        return self.dims
 
 
 class _Interface:

@@ -98,8 +98,13 @@ def enqueue() -> dict[str, Any]:
     launches: list[Any] = []
     plugins.register(
         trt,
-        lambda layer, inputs, outputs, stream: launches.append(
-            [layer, *([t.address, t.dtype, t.shape] for t in (*inputs, *outputs)), stream]
+        lambda layer, inputs, outputs, stream, workspace: launches.append(
+            [
+                layer,
+                *([t.address, t.dtype, t.shape] for t in (*inputs, *outputs)),
+                stream,
+                workspace,
+            ]
         ),
     )
     creator = trt.get_plugin_registry().get_creator("Sample", "1", "ssd")
@@ -108,7 +113,7 @@ def enqueue() -> dict[str, Any]:
     inputs = [_desc(trt.DataType.BF16, 2, 5, 100), _desc(trt.DataType.INT64, 100)]
     outputs = [_desc(trt.DataType.INT64, 2, 5)]
     layer.on_shape_change(inputs, outputs)
-    layer.enqueue(inputs, outputs, [0x10, 0x20], [0x30], 0, 7)
+    layer.enqueue(inputs, outputs, [0x10, 0x20], [0x30], 0x40, 7)
     return {"launches": launches}
 
 

@@ -13,6 +13,7 @@ from engines.errors import BackendError, BundleIncompatibleError, UsageError
 from engines.tensors import DType
 from plugins import tensorrt as plugins
 from plugins.layer import DeviceTensor
+from plugins.verify.launch import scratch_bytes
 from plugins.verify.tensorrt import SIGNATURE as VERIFY
 from tests.plugins.fake_tensorrt import (
     DataType,
@@ -52,7 +53,7 @@ class Launches:
     def __init__(self) -> None:
         self.layers: list[str] = []
         self.tensors: list[DeviceTensor] = []
-        self.stream = 0
+        self.stream = self.workspace = 0
 
     def __call__(
         self,
@@ -60,10 +61,11 @@ class Launches:
         inputs: Sequence[DeviceTensor],
         outputs: Sequence[DeviceTensor],
         stream: int,
+        workspace: int,
     ) -> None:
         self.layers.append(layer)
         self.tensors = [*inputs, *outputs]
-        self.stream = stream
+        self.stream, self.workspace = stream, workspace
 
 
 # The registry. ------------------------------------------------------------------------------
@@ -223,11 +225,17 @@ def test_a_launcher_given_later_serves_layers_that_exist(trt: FakeTensorRT) -> N
     launches = Launches()
     plugins.register(trt, launches)
     plugins.register(trt)
-    layer.enqueue(INPUTS, OUTPUTS, [1, 2, 3], [4, 5], 0, 9)
+    layer.enqueue(INPUTS, OUTPUTS, [1, 2, 3], [4, 5], 8, 9)
     assert launches.layers == ["ssd::Verify@1"]
     assert launches.tensors[0] == DeviceTensor(1, DType.FLOAT16, (2, 5, 100))
     assert launches.tensors[4] == DeviceTensor(5, DType.INT64, (2,))
-    assert launches.stream == 9
+    assert (launches.stream, launches.workspace) == (9, 8)
+
+
+def test_a_layer_asks_for_scratch_that_its_largest_shapes_need(trt: FakeTensorRT) -> None:
+    """An engine lends no more than this; a run of any smaller shape must fit too."""
+    layer = verify_layer(trt)
+    assert layer.get_workspace_size(INPUTS, OUTPUTS) == scratch_bytes([INPUTS[0].dims])
 
 
 @pytest.mark.parametrize(

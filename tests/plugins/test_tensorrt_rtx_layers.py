@@ -139,6 +139,7 @@ def test_an_enqueue_reaches_the_launcher_with_addresses_types_and_shapes() -> No
         [0x20, "int64", [100]],
         [0x30, "int64", [2, 5]],
         7,
+        0x40,
     ]
 
 

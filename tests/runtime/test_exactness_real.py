@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
-from tempfile import mkdtemp
 
 import pytest
 
@@ -24,6 +22,7 @@ from runtime.loader import LoadedPair
 from runtime.placement import place
 from runtime.request import Request
 from runtime.sampling.params import SamplingParams
+from tests.helpers.session_folder import session_folder
 
 MAX_TOKENS, BATCH = 64, 8
 
@@ -34,11 +33,10 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(1500)]
 def real_bundle(precision: str) -> Bundle:
     """The default pair, built once a test session (the fetched weights are kept between runs)."""
     fetch("smollm2-135m")
-    folder = Path(mkdtemp(prefix="real-bundle-"))
     options = BuildOptions(
         target="smollm2-135m",
         draft="smollm2-135m-draft",
-        out=folder / precision,
+        out=session_folder("real-bundle") / precision,
         precision=precision,
         max_len=256,
         max_batch=BATCH,
@@ -69,7 +67,7 @@ def decode(bundle: Bundle, mode: str, batch: int, temperature: float) -> list[li
     try:
         rounds = emitted = 0
         for start in range(0, len(requests), batch):
-            stats = pair.decoder.run(requests[start : start + batch])
+            stats = pair.scheduler.run(requests[start : start + batch])
             rounds, emitted = rounds + stats.num_rounds, emitted + stats.num_emitted
     finally:
         pair.close()

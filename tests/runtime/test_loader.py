@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from engines.errors import BackendError
+from engines.errors import BackendError, CapacityError, DeviceError, UsageError
 from runtime import loader
+from runtime.device.host import HostDevice
 from runtime.loader import LoadedPair
 from runtime.memo import Memo
 from runtime.placement import Placement
 from runtime.request import Request
 from runtime.sampling.params import SamplingParams
+from runtime.spec.fallback import Fallback
 from runtime.workers.probe import Invariance
 from tests.helpers.tiny_bundle import tiny_bundle
 
@@ -27,7 +29,7 @@ def tokens_of(pair: LoadedPair) -> list[int]:
     params = SamplingParams(temperature=1.0, seed=4)
     request = Request([5, 6, 7], params, 60, frozenset(), 160)
     try:
-        pair.decoder.run([request])
+        pair.scheduler.run([request])
     finally:
         pair.close()
     return request.generated
@@ -41,12 +43,67 @@ def test_k_and_w_below_the_built_ones_give_the_same_tokens(mode, num_draft, num_
     assert tokens_of(load(mode, num_draft=num_draft, num_branches=num_branches)) == expected
 
 
+@pytest.mark.parametrize("fallback", Fallback)
+def test_every_fallback_gives_the_same_tokens(fallback) -> None:
+    assert tokens_of(load("ssd", fallback=fallback)) == tokens_of(load())
+
+
+def test_k_and_w_above_the_built_ones_are_refused_at_load() -> None:
+    """G11, E14: an engine built for fewer drafts must not find out in the middle of a text."""
+    with pytest.raises(CapacityError, match=r"built for 4.*--num-draft 8"):
+        load("ssd", num_draft=8)
+    with pytest.raises(CapacityError, match=r"built for 6.*--max-branches 7"):
+        load("ssd", num_branches=7)
+
+
+def test_slots_are_allocated_for_as_many_texts_as_are_asked_for() -> None:
+    bundle = tiny_bundle(max_batch=3)
+    sizes = []
+    for max_batch in (1, 3, None):
+        pair = LoadedPair(
+            bundle,
+            Placement("ssd", (0,), (0,)),
+            verify="coupled",
+            num_draft=4,
+            num_branches=6,
+            max_batch=max_batch,
+        )
+        sizes.append((pair.scheduler.num_free, pair.draft_session.kv_buffer.nbytes))
+        pair.close()
+    assert [size[0] for size in sizes] == [1, 3, 3]
+    assert sizes[1][1] == sizes[2][1] == 3 * sizes[0][1]
+
+
+def test_the_device_that_is_given_is_used_and_closed() -> None:
+    device = HostDevice(check=True)
+    pair = LoadedPair(
+        tiny_bundle(max_batch=1),
+        Placement("ssd", (0,), (0,)),
+        verify="coupled",
+        num_draft=4,
+        num_branches=6,
+        device=device,
+    )
+    assert pair.device is device
+    pair.close()
+    with pytest.raises(DeviceError, match="closed"):
+        device.create_stream("late")
+
+
+def test_saguaro_reaches_the_ratio_rule_and_is_refused_elsewhere() -> None:
+    pair = load("ssd", verify="ratio", saguaro=0.25)
+    assert pair.draft.rule.saguaro == 0.25
+    pair.close()
+    with pytest.raises(UsageError, match="--verify ratio"):
+        load("ssd", saguaro=0.25)
+
+
 @pytest.fixture
 def probes(monkeypatch) -> list[int]:
     """Counts the probes; each says that single tokens round differently."""
     asked: list[int] = []
 
-    def probe(_session, num_tokens: int) -> Invariance:
+    def probe(_session, num_tokens: int, _num_slots: int) -> Invariance:
         asked.append(num_tokens)
         return Invariance(min_tokens=2)
 
@@ -93,7 +150,7 @@ def test_a_remembered_answer_that_is_none_is_asked_again(tmp_path: Path, probes,
 
 
 def test_a_refusal_is_not_remembered_and_leaves_no_threads(tmp_path: Path, monkeypatch) -> None:
-    def refuse(_session, _num_tokens: int) -> Invariance:
+    def refuse(_session, _num_tokens: int, _num_slots: int) -> Invariance:
         raise BackendError("rows depend on each other")
 
     monkeypatch.setattr(loader, "probe_invariance", refuse)

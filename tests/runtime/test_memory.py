@@ -17,14 +17,10 @@ from runtime.request import Request
 from runtime.sampling.params import SamplingParams
 from runtime.workers.calls import fill_trunk
 from tests.helpers.checkpoints import make_llama
+from tests.helpers.memory import resident_bytes
 from tests.helpers.tiny_bundle import open_session, tiny_bundle
 
 MEGABYTE = 2**20
-
-
-def resident_bytes() -> int:
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * 4096
 
 
 @pytest.mark.parametrize("num_tokens", [1, 5])
@@ -76,7 +72,7 @@ def test_two_thousand_rounds_do_not_grow_the_process(mode):
         while done < count:
             params = SamplingParams(temperature=1.0, seed=done)
             request = Request([1, 2, 3], params, 150, frozenset(), 160)
-            done += pair.decoder.run([request]).num_rounds
+            done += pair.scheduler.run([request]).num_rounds
 
     try:
         rounds(300)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from engines.border import graph_inputs, graph_outputs
 from engines.manifest import DRAFT, EngineManifest, KvLayout, Limits, PlanFacts
 from engines.profiles import length_buckets, shape_profiles, trunk_rows
 from engines.tensors import DType
-from export.graph.border import graph_inputs, graph_outputs
 from tests.engines.tiny_bundles import engine_manifest
 
 

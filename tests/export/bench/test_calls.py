@@ -33,8 +33,8 @@ def test_each_kind_of_call_has_the_size_that_decoding_uses() -> None:
         (TARGET, "step"): (2, 1, 1),
         (TARGET, "verify"): (2, 5, 5),
         (TARGET, "prompt"): (1, 64, 1),
-        (DRAFT, "step"): (2, 1, 1),
-        (DRAFT, "branch"): (1, 6, 6),
+        (DRAFT, "root"): (2, 1, 1),
+        (DRAFT, "branch"): (2, 6, 6),
         (DRAFT, "prompt"): (1, 64, 1),
     }
     assert {timed.kind: timed.tokens for timed in target} == {
@@ -42,11 +42,12 @@ def test_each_kind_of_call_has_the_size_that_decoding_uses() -> None:
         "verify": 0,
         "prompt": 64,
     }
+    assert {timed.kind: timed.tokens for timed in draft} == {"root": 2, "branch": 0, "prompt": 64}
 
 
 def test_rows_are_a_bucket_that_holds_scratch_text_and_call() -> None:
     for timed in timed_calls(manifest_for(DRAFT, LIMITS), batch=1, length=110):
-        expected = {"step": 192, "branch": 192, "prompt": 176 + 24}
+        expected = {"root": 192, "branch": 192, "prompt": 176 + 24}
         assert timed.call.rows == expected[timed.kind]
 
 
@@ -59,7 +60,8 @@ def test_every_call_of_every_bundle_fits_its_profile_and_its_caches(
     length = data.draw(st.none() | st.integers(1, limits.max_len - 1))
     batch = data.draw(st.integers(1, limits.max_batch))
     calls = timed_calls(manifest, batch=batch, length=length)
-    assert [timed.kind for timed in calls] == [p.name for p in profiles_of(manifest)]
+    names = [profile.name for profile in profiles_of(manifest)]
+    assert [timed.kind.replace("root", "step") for timed in calls] == names
     for timed in calls:
         call, profile = timed.call, profiles_of(manifest)[timed.profile]
         assert profile.holds(

@@ -15,11 +15,20 @@ from hypothesis import strategies as st
 from engines.manifest import DRAFT, TARGET, EngineManifest, Limits
 from engines.tensors import DType
 from export.bench import data_loader
-from export.bench.data_loader import PROMPT, STEP, VERIFY, Call, Loader, Metadata, feeds
+from export.bench.data_loader import (
+    BRANCH,
+    PROMPT,
+    STEP,
+    VERIFY,
+    Call,
+    Loader,
+    Metadata,
+    feeds,
+)
 from tests.export.bench.manifests import manifest_for
 
 LIMITS = Limits(max_len=64, max_batch=3, num_draft=4, max_branches=6)
-KINDS = {"step": STEP, "verify": VERIFY, "prompt": PROMPT}
+KINDS = {"step": STEP, "verify": VERIFY, "prompt": PROMPT, "branch": BRANCH}
 
 
 def as_onnxruntime(manifest: EngineManifest) -> Metadata:
@@ -119,6 +128,8 @@ def test_sizes_that_a_graph_fixes_win_over_the_kinds_own() -> None:
     assert (fitted.batch, fitted.tokens, fitted.logits, fitted.rows) == (2, 3, 3, 64)
     small = PROMPT.fit({"kv.0.key": ("float32", ("B", 2, 48, 8))})
     assert (small.tokens, small.rows, small.text) == (48, 48, 0)
+    beside = BRANCH.fit({"tokens": ("int64", (1, 20)), "mask": ("bool", (1, 1, 20, 24))})
+    assert (beside.scratch, beside.text) == (20, 4)
 
 
 def test_equal_arguments_give_equal_arrays() -> None:
@@ -136,8 +147,10 @@ def test_equal_arguments_give_equal_arrays() -> None:
     ],
 )
 def test_a_foreign_graph_is_an_error_that_names_the_input(metadata: Metadata, words: str) -> None:
+    loader = data_loader.load_data()
+    loader.input_metadata = metadata
     with pytest.raises(ValueError, match=words):
-        feeds(metadata, STEP)
+        list(loader)
 
 
 def test_without_metadata_there_is_nothing_to_load() -> None:
@@ -151,6 +164,6 @@ def test_the_script_runs_without_the_project() -> None:
     done = subprocess.run(
         [sys.executable, "-I", "-c", code], cwd="/", capture_output=True, text=True, check=True
     )
-    for name in ("load_data", "prompt", "step", "verify"):
+    for name in ("branch", "load_data", "prompt", "step", "verify"):
         assert repr(name) in done.stdout
     assert runpy.run_path(data_loader.__file__)["load_data"].__name__ == "verify"

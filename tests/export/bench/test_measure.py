@@ -45,12 +45,12 @@ def test_every_call_of_both_engines_is_timed_as_often_as_asked() -> None:
     ticks: list[tuple[str, int, int]] = []
     result = bench(tiny_bundle(), QUICK, lambda *tick: ticks.append(tick))
     kinds = {engine.role: [call.kind for call in engine.calls] for engine in result.engines}
-    assert kinds == {TARGET: ["step", "verify", "prompt"], DRAFT: ["step", "branch", "prompt"]}
+    assert kinds == {TARGET: ["step", "verify", "prompt"], DRAFT: ["root", "branch", "prompt"]}
     for engine in result.engines:
         for call in engine.calls:
             assert call.latency.iterations == 3
             assert 0 < call.latency.min_s <= call.latency.p50_s <= call.latency.p99_s
-            expected = {"step": 1, "prompt": call.tokens}.get(call.kind)
+            expected = {"step": 1, "root": 1, "prompt": call.tokens}.get(call.kind)
             rate = None if expected is None else expected / call.latency.p50_s
             assert call.tokens_per_second == rate
             assert [t[1:] for t in ticks if t[0] == f"{engine.role} {call.kind}"] == [
@@ -125,7 +125,7 @@ def test_options_that_cannot_be_are_refused(
 
 
 def test_a_bundle_without_a_draft_has_none_to_time() -> None:
-    with pytest.raises(UsageError, match="compiled has no draft; use --role target"):
+    with pytest.raises(UsageError, match="compiled has no draft; rebuild it with --draft"):
         bench(compiled_bundle(), BenchOptions(role=DRAFT))
 
 

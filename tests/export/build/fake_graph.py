@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+from engines.border import graph_inputs, graph_outputs
 from engines.bundle import MODEL_FILE
 from engines.manifest import TARGET
-from engines.tensors import DType, TensorSpec
 from export.graph.api import DATA_FILE, GraphRequest, GraphResult, Progress
 
 
@@ -33,8 +33,8 @@ def fake_graph(
 
     return GraphResult(
         save=save,
-        inputs=(TensorSpec("tokens", DType.INT64, ("B", "T")),),
-        outputs=(TensorSpec("logits", DType.FLOAT32, ("B", "R", request.spec.vocab_size)),),
+        inputs=graph_inputs(request.role, request.kv, "L"),
+        outputs=graph_outputs(request.role, request.kv, "L", request.spec.vocab_size),
         plugins=("ssd::Verify",) if request.role == TARGET else (),
         num_parameters=sum(array.size for array in weights.values()),
     )

@@ -17,6 +17,7 @@ from engines.errors import BackendError, CheckpointError, SsdError, UsageError
 from engines.manifest import DRAFT, TARGET
 from export.build.build import BuildGraph, build
 from export.build.options import BuildOptions
+from export.checkpoint.api import Checkpoint
 from tests.export.build.fake_graph import Recorder, fake_graph, never
 from tests.helpers.checkpoints import make_draft, make_gguf, make_llama, make_qwen3
 
@@ -258,19 +259,23 @@ def test_a_bundle_behind_a_link_is_replaced_where_it_stands(
 def test_verification_sees_the_bundle_before_anybody_else(options: BuildOptions) -> None:
     seen = []
 
-    def verify(path: Path, checkpoint: object) -> str:
+    def verify(path: Path, target: Checkpoint, draft: Checkpoint | None) -> str:
         assert not options.place.exists()
-        seen.append((open_bundle(path, hashes="all").manifest.name, checkpoint))
+        seen.append((open_bundle(path, hashes="all").manifest.name, target, draft))
         return "checked"
 
     result = build(options, build_graph=fake_graph, verify=verify)
     assert result.verification == "checked"
-    assert seen[0][0] == "b"
-    assert seen[0][1].fingerprint() == result.bundle.target.source.fingerprint  # type: ignore[attr-defined]
+    name, target, draft = seen[0]
+    assert name == "b"
+    assert target.fingerprint() == result.bundle.target.source.fingerprint
+    assert draft is not None
+    assert result.bundle.draft is not None
+    assert draft.fingerprint() == result.bundle.draft.source.fingerprint
 
 
 def test_a_bundle_that_fails_verification_is_not_published(options: BuildOptions) -> None:
-    def verify(_path: Path, _checkpoint: object) -> None:
+    def verify(_path: Path, _target: object, _draft: object) -> None:
         raise BackendError("wrong logits")
 
     with pytest.raises(BackendError, match="wrong logits"):

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
+import engines.manifest
 from engines.errors import UsageError
 from engines.manifest import DRAFT, TARGET
 from engines.tensors import DType
-from export.build.options import BuildOptions, default_precision
+from export.build.options import PRECISIONS, BuildOptions, default_precision
 from export.checkpoint.api import open_checkpoint
 from export.cli.entry import build_parser
 from tests.helpers.checkpoints import make_llama
@@ -35,6 +36,10 @@ from tests.helpers.checkpoints import make_llama
         ({"keep_onnx": False}, "--no-onnx is for compiled engines"),
         ({"max_len": 1}, "--max-len is 1, it must be at least 2"),
         ({"max_batch": 0}, "--max-batch is 0"),
+        # Sizes that follow from these are beyond a float: "int too large to convert".
+        ({"max_len": 10**400}, "--max-len is a number of 401 digits, it must be at most 92233720"),
+        ({"max_batch": 10**400}, "--max-batch is a number of 401 digits"),
+        ({"max_batch": 2**63}, "--max-batch is a number of 19 digits, it must be at most 922337"),
         ({"num_draft": -1}, "--num-draft is -1, it must be between 0 and 16"),
         ({"num_draft": 17}, "--num-draft is 17"),
         ({"max_branches": 65}, "--max-branches is 65, it must be between 0 and 64"),
@@ -45,6 +50,10 @@ def test_a_value_that_cannot_be_built_is_refused(change: dict[str, object], word
         BuildOptions("t", **change)  # type: ignore[arg-type]
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_manifest_may_name_every_precision_and_no_other() -> None:
+    assert sorted(engines.manifest.PRECISIONS) == sorted(PRECISIONS)
 
 
 @pytest.mark.parametrize("backend", ["tensorrt", "tensorrt-rtx"])

@@ -1,37 +1,30 @@
-"""Builds whose engines are compiled: with a compiler that is not there, and with TensorRT-RTX."""
+"""Builds whose engines are compiled, by a compiler that is not there."""
 
 from __future__ import annotations
 
 import dataclasses
 import errno
-from collections.abc import Callable
-from functools import partial
+import hashlib
+import re
+import struct
+from contextlib import ExitStack
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 import export.build.compiled
-import export.build.plan
-from engines.bundle import open_bundle
+from engines.bundle import Bundle, open_bundle
 from engines.errors import BackendError, BundleCorruptError, UsageError
 from engines.tensors import DType
 from export.build.build import build
 from export.build.options import BuildOptions
-from export.build.plan import check_room, make_plan
+from export.disk import locked
+from export.tensorrt.cache import EngineCache
 from export.tensorrt.capabilities import LocalGpu
-from export.tensorrt.plan_header import read_header
-from export.tensorrt.process import CompileRequest
-from export.tensorrt.progress import Progress
-from export.tensorrt.vendor import Vendor
+from tests.export.build.fake_compiling import RTX, STANDARD, Compiler, tiny_options, use
 from tests.export.build.fake_graph import Recorder, never
-from tests.helpers.checkpoints import LLAMA3_ROPE, make_draft, make_llama, make_qwen3
 
-MEMBERS = {"NONE": 0, "SM75": 75, "SM89": 89, "SM120": 120}
-MODULE = SimpleNamespace(ComputeCapability=SimpleNamespace(__members__=MEMBERS))
-RTX = Vendor(MODULE, "tensorrt-rtx", "1.7.1.116", is_rtx=True)
-STANDARD = Vendor(SimpleNamespace(), "tensorrt", "11.4.0.106", is_rtx=False)
+HEX12 = "[0-9a-f]{12}"
 
 
 @pytest.fixture(autouse=True)
@@ -41,35 +34,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def options(tmp_path: Path) -> BuildOptions:
-    target = make_llama(tmp_path / "target", hidden=64, intermediate=128)
-    draft = make_draft(tmp_path / "draft", hidden=64, intermediate=128)
-    return BuildOptions(
-        str(target),
-        str(draft),
-        tmp_path / "out" / "b",
-        backend="tensorrt-rtx",
-        precision="fp16",
-        max_len=64,
-        num_draft=2,
-        max_branches=4,
-        capabilities=("8.9", "12.0"),
-    )
-
-
-class Compiler:
-    """Stands in for the child process; remembers what it was asked for."""
-
-    def __init__(self, error: BaseException | None = None) -> None:
-        self.error = error
-        self.requests: list[CompileRequest] = []
-
-    def __call__(self, request: CompileRequest, progress: Progress) -> None:
-        progress("compiling", 50, 100)
-        assert Path(request.onnx_path).is_file()
-        Path(request.plan_path).write_bytes(b"plan of " + request.onnx_path.encode())
-        if self.error is not None:
-            raise self.error
-        self.requests.append(request)
+    return tiny_options(tmp_path)
 
 
 @pytest.fixture
@@ -77,17 +42,6 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> Compiler:
     fake = Compiler()
     use(monkeypatch, fake)
     return fake
-
-
-def use(
-    monkeypatch: pytest.MonkeyPatch,
-    compiler: Compiler,
-    vendor: Vendor = RTX,
-    gpu: LocalGpu | None = None,
-) -> None:
-    monkeypatch.setattr(export.build.compiled, "compile_in_process", compiler)
-    monkeypatch.setattr(export.build.compiled, "load", lambda _name: vendor)
-    monkeypatch.setattr(export.build.compiled, "local_gpu", lambda: gpu)
 
 
 def test_a_compiled_bundle_says_what_its_plans_are(
@@ -143,9 +97,96 @@ def test_the_same_build_is_a_hit_and_the_same_engine_is_not_compiled_twice(
     bundle = build(elsewhere, reporter=recorder).bundle
     assert len(compiler.requests) == 2
     assert sum("from the cache" in line for line in recorder.lines) == 2
-    plan = bundle.plan_path("target")
-    assert plan is not None
-    assert plan.read_bytes() == open_bundle(options.place).plan_path("target").read_bytes()  # type: ignore[union-attr]
+    assert plans(bundle) == plans(open_bundle(options.place, hashes="all"))
+
+
+def header(capabilities: int, num_bytes: int = 48) -> bytes:
+    """A plan that is a header and no more; a bit for each GPU, 8.9 is the fourth."""
+    start = struct.pack("<4s12xQ4B4sQ", b"vtrt", num_bytes, 1, 7, 1, 116, b"vtrt", capabilities)
+    return start.ljust(48, b"\0")
+
+
+@pytest.mark.parametrize("plan", [header(0b1), header(0b011000, 49), header(0)])
+def test_a_cached_plan_that_contradicts_the_build_is_compiled_again(
+    options: BuildOptions, compiler: Compiler, plan: bytes
+) -> None:
+    """An entry may be whole and yet hold a plan for another GPU, or half a plan."""
+    build(options)
+    cache = EngineCache()
+    for entry in cache.entries():
+        assert entry.facts is not None
+        cache.put(entry.key, plan, entry.facts)
+    recorder = Recorder()
+    elsewhere = dataclasses.replace(options, out=options.place.with_name("c"))
+    bundle = build(elsewhere, reporter=recorder).bundle
+    assert len(compiler.requests) == 4
+    assert plan not in plans(bundle)
+    words = rf"cached engine {HEX12} is a plan of 48 bytes for .*; it will be compiled again"
+    assert sum(bool(re.fullmatch(words, line)) for line in recorder.lines) == 2
+    assert [cache.get(entry.key) for entry in cache.entries()] == plans(bundle)[::-1]
+
+
+def test_a_cached_plan_that_says_what_was_asked_for_is_taken(
+    options: BuildOptions, compiler: Compiler
+) -> None:
+    build(options)
+    cache = EngineCache()
+    for entry in cache.entries():
+        assert entry.facts is not None
+        cache.put(entry.key, header(0b011000), entry.facts)
+    bundle = build(dataclasses.replace(options, out=options.place.with_name("c"))).bundle
+    assert len(compiler.requests) == 2
+    assert plans(bundle) == [header(0b011000)] * 2
+
+
+@pytest.mark.usefixtures("compiler")
+def test_waiting_for_the_engine_cache_is_told_and_is_not_compiling(
+    options: BuildOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The build stood still without a word, and called that the time of the compiler."""
+    cache, recorder, passed = EngineCache(), Recorder(), 0.0
+    cache.folder.mkdir(parents=True)
+    holding = ExitStack()
+    holding.enter_context(locked(cache.folder / ".lock"))
+
+    class Listener(Recorder):
+        def say(self, text: str) -> None:
+            nonlocal passed
+            recorder.say(text)
+            if "waiting for it" in text:
+                passed += 1000.0
+                holding.close()
+
+    monkeypatch.setattr(export.build.compiled.time, "monotonic", lambda: passed)
+    with holding:
+        build(options, reporter=Listener())
+    waits = [line for line in recorder.lines if "waiting for it" in line]
+    assert waits == [f"another process is changing the engine cache {cache.folder}; waiting for it"]
+    assert sum("in 0.0 s;" in line for line in recorder.lines) == 2
+
+
+def plans(bundle: Bundle) -> list[bytes]:
+    return [(bundle.path / engine.role / "engine.plan").read_bytes() for engine in bundle.engines]
+
+
+def test_two_compilations_may_differ_and_each_bundle_vouches_for_its_own(
+    options: BuildOptions, compiler: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T5: equal keys, unequal plans. The manifest has the hash of what was stored."""
+    first = build(options).bundle
+    monkeypatch.setenv("SSD_TRT_CACHE", str(tmp_path / "another cache"))
+    second = build(dataclasses.replace(options, out=options.place.with_name("c"))).bundle
+    assert len(compiler.requests) == 4
+    assert first.manifest.build_key == second.manifest.build_key
+    assert not set(plans(first)) & set(plans(second))
+    for bundle in (first, second):
+        listed = [
+            file.sha256
+            for engine in bundle.engines
+            for file in engine.files
+            if file.path == "engine.plan"
+        ]
+        assert listed == [hashlib.sha256(plan).hexdigest() for plan in plans(bundle)]
 
 
 def test_without_the_graph_a_bundle_is_its_plans(options: BuildOptions, compiler: Compiler) -> None:
@@ -220,6 +261,18 @@ def test_a_compile_that_ends_badly_leaves_nothing(
     assert not build(options).cache_hit
 
 
+def test_a_compilers_bad_end_is_told_with_all_that_went_in(
+    options: BuildOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(monkeypatch, Compiler(BackendError("was ended by SIGABRT")))
+    settings = (
+        r"was ended by SIGABRT; it was compiling the target engine of .*/target in fp16 for "
+        r"8\.9 12\.0 with --max-len 64 --max-batch 1 --num-draft 2 --max-branches 4$"
+    )
+    with pytest.raises(BackendError, match=settings):
+        build(options)
+
+
 def test_standard_tensorrt_is_bound_to_the_gpu_here(
     options: BuildOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,106 +294,3 @@ def test_standard_tensorrt_is_bound_to_the_gpu_here(
     use(monkeypatch, compiler, STANDARD, LocalGpu("NVIDIA H100", "9.0"))
     assert not build(options).cache_hit, "a plan fits the GPU it was compiled on"
     assert len(compiler.requests) == 4
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"capabilities": ("9.0",)}, r"9\.0 is not supported .*--backend tensorrt$"),
-        ({"precision": "bf16", "capabilities": ("7.5",)}, "no bfloat16 arithmetic"),
-    ],
-)
-def test_what_cannot_be_compiled_is_refused_before_anything_is_read(
-    options: BuildOptions, compiler: Compiler, change: dict[str, Any], words: str
-) -> None:
-    wrong = dataclasses.replace(options, target="no/such/checkpoint", **change)
-    with pytest.raises(UsageError, match=words):
-        build(wrong, build_graph=never)
-    assert compiler.requests == []
-    assert not options.place.parent.exists()
-
-
-def test_room_is_asked_for_graph_and_plan(
-    options: BuildOptions, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """T16."""
-    assert compiler.requests == []
-    plan = make_plan(options, Recorder())
-    for estimate in plan.estimates():
-        assert plan.disk_bytes(estimate) > 2 * estimate.file_bytes
-        assert plan.memory_bytes(estimate) > 4 * estimate.file_bytes
-        assert plan.memory_bytes(estimate) >= estimate.build_bytes
-    enough = sum(plan.disk_bytes(e) for e in plan.estimates()) + len(plan.tokenizer)
-    monkeypatch.setattr(export.build.plan, "free_disk", lambda _folder: enough)
-    check_room(plan, Recorder())
-    monkeypatch.setattr(export.build.plan, "free_disk", lambda _folder: enough - 1)
-    with pytest.raises(UsageError, match="the disk has"):
-        check_room(plan, Recorder())
-
-
-def test_a_build_without_a_compiler_needs_room_for_its_graph_alone(options: BuildOptions) -> None:
-    plain = dataclasses.replace(options, backend="onnxruntime", precision="fp32", capabilities=())
-    plan = make_plan(plain, Recorder())
-    assert plan.compiler is None
-    for estimate in plan.estimates():
-        assert plan.disk_bytes(estimate) == estimate.file_bytes
-        assert plan.memory_bytes(estimate) == estimate.build_bytes
-
-
-# With TensorRT-RTX itself. -----------------------------------------------------------------------
-
-FAMILIES: dict[str, Callable[..., Path]] = {
-    "llama tied": partial(make_llama, tied=True),
-    "llama untied": partial(make_llama, tied=False),
-    "llama3 rope": partial(make_llama, rope_scaling=LLAMA3_ROPE),
-    "qwen3": make_qwen3,
-}
-BUILDS = [
-    *((family, "fp16", False) for family in FAMILIES),
-    ("llama tied", "bf16", True),
-    ("llama untied", "int8", True),
-    ("llama3 rope", "fp32", True),
-    ("qwen3", "int4", True),
-    ("llama tied", "int4", True),
-    ("qwen3", "int8", True),
-]
-"""Family, precision, and whether the draft is of the same family with all ids."""
-
-
-@pytest.mark.rtx
-@pytest.mark.parametrize(("family", "precision", "same_family"), BUILDS)
-def test_every_family_compiles_in_every_precision(
-    tmp_path: Path, family: str, precision: str, same_family: bool
-) -> None:
-    make, sizes = FAMILIES[family], {"hidden": 64, "intermediate": 128}
-    target = make(tmp_path / "t", **sizes)
-    draft = (
-        make(tmp_path / "d", layers=1, seed=9, **sizes)
-        if same_family
-        else make_draft(tmp_path / "d", **sizes)
-    )
-    options = BuildOptions(
-        str(target),
-        str(draft),
-        tmp_path / "b",
-        backend="tensorrt-rtx",
-        precision=precision,
-        max_len=96,
-        max_batch=2,
-        max_branches=6,
-        capabilities=("8.9", "12.0"),
-    )
-    build(options)
-    bundle = open_bundle(options.place, hashes="all")
-    expected = {"fp32": DType.FLOAT32, "bf16": DType.BFLOAT16}.get(precision, DType.FLOAT16)
-    for engine in bundle.engines:
-        path = bundle.plan_path(engine.role)
-        assert engine.plan is not None
-        assert path is not None
-        header = read_header(path.read_bytes())
-        assert header is not None
-        assert f"tensorrt-rtx {header.version}" == engine.plan.builder
-        assert header.capabilities == engine.plan.capabilities == ("8.9", "12.0")
-        assert engine.kv.dtype is expected
-        plugin = "ssd::Verify@1" if engine.role == "target" else "ssd::Sample@1"
-        assert engine.plan.plugins == (plugin,)

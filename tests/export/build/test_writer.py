@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,10 +17,11 @@ from engines.bundle import open_bundle
 from engines.errors import UsageError
 from export.build.build import build
 from export.build.options import BuildOptions
-from export.build.writer import BundleWriter
+from export.build.writer import BundleWriter, check_replaceable
 from tests.engines.tiny_bundles import write_bundle
 from tests.export.build.fake_graph import fake_graph
 from tests.helpers.checkpoints import make_llama
+from tests.helpers.users import as_nobody
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -123,7 +125,11 @@ def test_a_killed_build_leaves_the_old_bundle_and_the_next_build_sweeps(
 
 @pytest.mark.parametrize(
     ("number", "code", "words"),
-    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")],
+    [
+        (signal.SIGINT, 130, "interrupted"),
+        (signal.SIGTERM, 143, "terminated"),
+        (signal.SIGHUP, 129, "terminated"),
+    ],
 )
 def test_an_interrupted_build_removes_what_it_wrote(
     options: BuildOptions, number: signal.Signals, code: int, words: str
@@ -188,6 +194,21 @@ def test_builders_in_threads_of_one_process_take_turns(tmp_path: Path) -> None:
         thread.join()
     assert most == 1
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("closed", ["target", ""])
+def test_a_bundle_that_may_not_be_looked_into_is_told_with_the_option(closed: str) -> None:
+    """It was "Permission denied" and a path, with no word of what to do."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        folder = write_bundle(Path(name) / "b")
+        (folder / closed).chmod(0)
+        words = "cannot look into .*: Permission denied; make it readable or choose another --out"
+        try:
+            with as_nobody(), pytest.raises(UsageError, match=words):
+                check_replaceable(folder)
+        finally:
+            (folder / closed).chmod(0o755)
 
 
 @pytest.mark.parametrize("files", [("bundle.json",), ("bundle.json", "target/classes")])

@@ -45,6 +45,16 @@ def test_a_layer_gives_what_its_reference_does(cuda: FakeCuda) -> None:
     assert take(cuda, outputs[0]).tolist() == [4, 2, 2]
 
 
+def test_bfloat16_logits_are_read_as_the_numbers_they_are(cuda: FakeCuda) -> None:
+    """numpy lacks the type; as whole numbers a negative logit would be the largest."""
+    logits = np.array([[[-2.5, 0.75, 0.5, -0.0]]], np.float32)
+    halves = put(cuda, (logits.view(np.uint32) >> 16).astype(np.uint16).view(np.float16))
+    tensor = DeviceTensor(halves.address, DType.BFLOAT16, logits.shape)
+    output = put(cuda, np.zeros((1, 1), np.int64))
+    ReferenceLauncher()("ssd::Sample@1", [tensor, put(cuda, np.arange(4))], [output], 1)
+    assert take(cuda, output).tolist() == [[1]]
+
+
 def test_drafted_ids_come_out_in_the_targets_vocabulary(cuda: FakeCuda) -> None:
     logits, ids = np.eye(4, dtype=np.float32)[None], np.array([10, 11, 12, 13])
     output = put(cuda, np.zeros((1, 4), np.int64))

@@ -93,10 +93,31 @@ def test_every_call_is_timed_at_its_own_profile(gpu: FakeGpu) -> None:
         names = [profile.name for profile in profiles_of(engine.manifest)]
         assert engine.used_profiles == names
         figures = found[engine.manifest.role]
-        assert [call.kind for call in figures.calls] == names
+        kinds = [call.kind.replace("root", "step") for call in figures.calls]
+        assert kinds == names
         assert figures.threads is None
         assert all(call.latency.iterations == 2 for call in figures.calls)
         assert "on the device" in figures.measured
+
+
+def test_nothing_is_copied_or_allocated_while_a_plan_is_timed(gpu: FakeGpu) -> None:
+    """The caches alone are more bytes than a step reads in weights."""
+    counts = []
+    for iterations in (1, 4):
+        gpu.cuda.num_copies = gpu.cuda.num_allocations = 0
+        bench(gpu.bundle, BenchOptions(iterations=iterations, warm_up=1))
+        counts.append((gpu.cuda.num_copies, gpu.cuda.num_allocations))
+    assert counts[0] == counts[1]
+    num_inputs = sum(len(each.inputs) * len(profiles_of(each)) for each in gpu.bundle.engines)
+    assert counts[0][0] == num_inputs, "each input goes to the device once"
+
+
+def test_the_first_call_that_fails_says_why(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """polygraphy says to look above, at a log that is silenced."""
+    monkeypatch.setattr("tests.helpers.fake_gpu.FakeContext.execute_async_v3", lambda *_: False)
+    monkeypatch.setattr(runners.layers, "refusals", lambda _trt: ["ssd::Verify has no kernel"])
+    with pytest.raises(BackendError, match="the target plan failed: ssd::Verify has no kernel"):
+        bench(gpu.bundle, BenchOptions(role=TARGET, iterations=1, warm_up=1))
 
 
 def test_plans_that_compute_their_graphs_pass(gpu: FakeGpu) -> None:
@@ -119,13 +140,14 @@ def test_a_plan_of_other_weights_does_not_pass(gpu: FakeGpu) -> None:
     assert not found.answers.passed
 
 
-def test_verification_reads_the_plan_where_it_can(gpu: FakeGpu) -> None:
+@pytest.mark.parametrize("role", [TARGET, DRAFT])
+def test_verification_reads_the_plan_where_it_can(gpu: FakeGpu, role: str) -> None:
     ids = np.random.default_rng(1).integers(0, 320, 90).tolist()
-    with scoring(gpu.bundle) as chosen:
+    with scoring(gpu.bundle, role) as chosen:
         assert (chosen.engine, chosen.notes) == ("plan", ())
-        found = chosen.score(gpu.bundle.path, TARGET, ids)
+        found = chosen.score(gpu.bundle.path, role, ids)
     assert gpu.engines[0].used_profiles == ["prompt"]
-    np.testing.assert_allclose(found, score(tiny_bundle().path, TARGET, ids), atol=0.5)
+    np.testing.assert_allclose(found, score(tiny_bundle().path, role, ids), atol=0.5)
 
 
 def test_the_fake_refuses_what_is_outside_a_profile(gpu: FakeGpu) -> None:

@@ -17,6 +17,7 @@ from engines.errors import BackendError
 from engines.manifest import DRAFT, TARGET, EngineManifest
 from export.bench.calls import profiles_of
 from export.check.engine import OnnxEngine, PlanEngine, Text
+from export.check.fidelity import Fidelity
 from export.check.parity import (
     ANSWER_TOKENS,
     CHOICES,
@@ -30,7 +31,7 @@ from export.check.parity import (
     wrong_choice,
 )
 from export.check.runners import manifest_of, onnx_runner, without_chatter
-from export.check.verify import Verification
+from export.check.verify import EngineCheck, Verification
 from export.cli.verify import text
 from tests.helpers.tiny_bundle import tiny_bundle
 
@@ -80,9 +81,8 @@ def compare(role: str, fault: str | None = None) -> dict[str, CallParity]:
 @pytest.mark.parametrize("role", [TARGET, DRAFT])
 def test_an_engine_that_computes_the_same_passes_every_call(role: str) -> None:
     found = compare(role)
-    assert list(found) == [
-        profile.name for profile in profiles_of(manifest_for(tiny_bundle(), role))
-    ]
+    names = [profile.name for profile in profiles_of(manifest_for(tiny_bundle(), role))]
+    assert [kind.replace("root", "step") for kind in found] == names
     for call in found.values():
         assert (call.passed, call.reason) == (True, None)
         assert call.max_abs_difference < 1e-4
@@ -256,24 +256,13 @@ def test_the_verdict_names_the_first_thing_that_is_wrong() -> None:
 
 def test_people_and_programs_are_told_all_of_it() -> None:
     parity = judge({TARGET: (SOUND, WRONG)}, Answers(64, 3, 1.5, False), ("a note",))
-    result = Verification(
-        passed=False,
-        verdict=parity.verdict,
-        engine="plan",
-        notes=parity.notes,
-        parity=parity,
-        precision="fp16",
-        num_prompts=4,
-        num_positions=99,
-        max_abs_difference=0.1,
-        top1_agreement=1.0,
-        mean_kl=0.0,
-        first_divergence=None,
-    )
+    fidelity = Fidelity(4, 99, 0.1, 1.0, 0.0, None)
+    check = EngineCheck(True, "95% must agree", "plan", "fp16", fidelity)
+    result = Verification(False, parity.verdict, {TARGET: check}, parity, parity.notes)
     printed = text(result)
     for words in (
         "note: a note\n",
-        "fp16 plan against the fp32 checkpoint",
+        "target: fp16 plan against the fp32 checkpoint, 4 prompts, 99 positions\n",
         "target step against its graph: largest difference 0.001\n",
         "target verify against its graph: largest difference 0.7, logits differs by 0.7\n",
         "greedy answer against the graph's: 3 of 64 tokens equal\n",

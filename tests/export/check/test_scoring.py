@@ -1,20 +1,20 @@
 from __future__ import annotations
 
 from contextlib import closing
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import export.check.runners
 import export.check.scoring
+from engines.bundle import Bundle
 from engines.errors import BackendError
-from engines.manifest import TARGET
+from engines.manifest import DRAFT, TARGET
 from export.check.engine import OnnxEngine, Text, choose
 from export.check.runners import onnx_runner, without_chatter
 from export.check.scoring import scoring
 from export.check.verify import verify
-from export.checkpoint.api import open_checkpoint
+from export.checkpoint.api import Checkpoint, open_checkpoint
 from export.cli.verify import text as words_of
 from export.tensorrt.capabilities import LocalGpu
 from runtime.llm import score
@@ -51,7 +51,7 @@ def test_greedy_choices_know_how_sure_they_are() -> None:
 
 
 def test_an_engine_of_onnx_runtime_answers_for_itself() -> None:
-    with scoring(tiny_bundle()) as chosen:
+    with scoring(tiny_bundle(), TARGET) as chosen:
         assert (chosen.engine, chosen.notes) == ("engine", ())
         assert chosen.score is score
 
@@ -61,11 +61,11 @@ def test_an_engine_of_onnx_runtime_answers_for_itself() -> None:
 def test_the_graph_stands_in_for_a_plan_that_cannot_run(precision: str, tolerance: float) -> None:
     bundle = compiled_bundle(precision)
     expected = score(tiny_bundle().path, TARGET, IDS)  # the same checkpoint
-    with scoring(bundle) as chosen:
+    with scoring(bundle, TARGET) as chosen:
         found = chosen.score(bundle.path, TARGET, IDS)
     assert chosen.engine == "graph"
     [note] = chosen.notes
-    assert "the plan was not run" in note
+    assert "the target plan was not run" in note
     assert "needs an NVIDIA GPU" in note
     assert "\n" not in note
     np.testing.assert_allclose(found, expected, atol=tolerance)
@@ -74,7 +74,7 @@ def test_the_graph_stands_in_for_a_plan_that_cannot_run(precision: str, toleranc
 @pytest.mark.rtx
 def test_what_nothing_here_can_run_is_one_line() -> None:
     words = "cannot be checked on this machine: ONNX Runtime does not compute in bfloat16, and"
-    with pytest.raises(BackendError, match=words), scoring(compiled_bundle("bf16")):
+    with pytest.raises(BackendError, match=words), scoring(compiled_bundle("bf16"), TARGET):
         pass
 
 
@@ -82,7 +82,7 @@ def test_what_nothing_here_can_run_is_one_line() -> None:
 def test_a_bundle_without_its_graph_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engines.bundle.MODEL_FILE", "no.onnx")
     words = r"built with --no-onnx and has no graph, and running its .* needs an NVIDIA GPU"
-    with pytest.raises(BackendError, match=words), scoring(compiled_bundle("fp16")):
+    with pytest.raises(BackendError, match=words), scoring(compiled_bundle("fp16"), TARGET):
         pass
 
 
@@ -91,26 +91,31 @@ def test_a_gpu_that_the_plan_was_not_compiled_for_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(export.check.runners, "local_gpu", lambda: LocalGpu("H200", "9.0"))
-    with scoring(compiled_bundle("fp16")) as chosen:
+    with scoring(compiled_bundle("fp16"), TARGET) as chosen:
         [note] = chosen.notes
     assert "compiled for compute capability 8.9, and this machine's H200 has 9.0" in note
 
 
-def checkpoint_of(bundle_path: Path) -> Path:
-    return bundle_path.parent / "target"
+def checkpoints_of(bundle: Bundle) -> dict[str, Checkpoint]:
+    return {role: open_checkpoint(bundle.path.parent / role) for role in (TARGET, DRAFT)}
 
 
 @pytest.mark.torch
 @pytest.mark.rtx
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
-def test_verify_checks_the_graph_and_says_what_it_did_not_check(precision: str) -> None:
+def test_verify_checks_the_graphs_and_says_what_it_did_not_check(precision: str) -> None:
     bundle = compiled_bundle(precision)
-    result = verify(bundle.path, open_checkpoint(checkpoint_of(bundle.path)))
+    result = verify(bundle.path, **checkpoints_of(bundle))
     assert result.passed, result.verdict
-    assert (result.engine, result.parity) == ("graph", None)
+    assert result.parity is None
+    assert {role: check.engine for role, check in result.engines.items()} == {
+        TARGET: "graph",
+        DRAFT: "graph",
+    }
     printed = words_of(result)
-    assert printed.startswith("note: the plan was not run: ")
-    assert f"{precision} graph against the fp32 checkpoint" in printed
+    for role in (TARGET, DRAFT):
+        assert f"note: the {role} plan was not run: " in printed
+        assert f"\n{role}: {precision} graph against the fp32 checkpoint" in printed
 
 
 @pytest.mark.torch
@@ -118,16 +123,16 @@ def test_verify_checks_the_graph_and_says_what_it_did_not_check(precision: str) 
 def test_a_wrong_graph_does_not_pass() -> None:
     bundle = compiled_bundle("fp16")
     other = compiled_bundle("fp16", seed=4)
-    assert not verify(bundle.path, open_checkpoint(checkpoint_of(other.path))).passed
+    assert not verify(bundle.path, checkpoints_of(other)[TARGET]).passed
 
 
 @pytest.mark.gpu
 @pytest.mark.torch
 @pytest.mark.rtx
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16", "int8"])
-def test_verify_runs_the_plan_on_the_gpu(precision: str) -> None:
+def test_verify_runs_the_plans_on_the_gpu(precision: str) -> None:
     bundle = compiled_bundle(precision)
-    result = verify(bundle.path, open_checkpoint(checkpoint_of(bundle.path)))
+    result = verify(bundle.path, **checkpoints_of(bundle))
     assert result.passed, result.verdict
-    assert result.engine == "plan"
+    assert {check.engine for check in result.engines.values()} == {"plan"}
     assert result.parity is not None

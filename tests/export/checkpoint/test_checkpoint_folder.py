@@ -78,7 +78,9 @@ def test_nan_and_infinite_weights_are_refused_by_name(
     broken = WEIGHTS[name].copy()
     broken[3, 4] = bad
     checkpoint = open_checkpoint(make_llama(tmp_path, dtype=dtype, tensors={name: broken}))
-    with pytest.raises(CheckpointError, match=f"{name} holds 1 values that are NaN or infinite"):
+    with pytest.raises(
+        CheckpointError, match=f"{name} holds 1 values that are NaN or infinite; fetch or"
+    ):
         checkpoint.tensor(name)
     checkpoint.tensor("model.norm.weight")
 
@@ -300,11 +302,11 @@ def test_names_for_people(tmp_path: Path) -> None:
     assert open_checkpoint(make_llama(snapshot)).name == "some-org/some-model"
 
 
-@pytest.mark.parametrize("layers", [99, 10**30])
+@pytest.mark.parametrize("layers", [99, 10**18])
 def test_a_number_of_layers_far_beyond_the_weights_is_refused_at_once(
     tmp_path: Path, layers: int
 ) -> None:
-    """A table of 10**30 layers was begun: memory filled and nothing was said."""
+    """A table of 10**18 layers was begun: memory filled and nothing was said."""
     folder = make_llama(tmp_path, config={"num_hidden_layers": layers})
     with pytest.raises(CheckpointError, match=f"asks for {layers} layers"):
         open_checkpoint(folder)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -51,8 +52,8 @@ def test_people_get_the_command_the_machine_and_a_table(
     assert "onnxruntime 1." in out
     assert "draft, 1 thread: ONNX Runtime, bound steps" in out
     assert "target" not in out
-    kinds = [line.split()[0] for line in lines if line.startswith(("step", "branch", "prompt"))]
-    assert kinds == ["step", "branch", "prompt"]
+    kinds = [line.split()[0] for line in lines if line.startswith(("root", "branch", "prompt"))]
+    assert kinds == ["root", "branch", "prompt"]
     headers = next(line for line in lines if "p50 ms" in line)
     for words in ("p90 ms", "p99 ms", "mean", "min", "tokens/s"):
         assert words in headers
@@ -80,10 +81,14 @@ def test_help_has_the_options_and_examples(capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (["nowhere"], "no bundle at nowhere"),
+        (["nowhere"], "--target NAME --out nowhere (with --draft NAME for a draft to time, too)"),
+        ([""], "argument BUNDLE: '' names no place"),
         (["{bundle}", "--role", "teacher"], "invalid choice: 'teacher'"),
         (["{bundle}", "--iterations", "none"], "invalid int value: 'none'"),
         (["{bundle}", "--iterations", "0"], "--iterations is 0"),
+        (["{bundle}", "--iterations", "nan"], "invalid int value: 'nan'"),
+        (["{bundle}", "--length", "nan"], "invalid int value: 'nan'"),
+        (["{bundle}", "--step", "root"], "unrecognized arguments: --step root"),
         (["{bundle}", "--length", "160"], "at most --length 159"),
         (["{bundle}", "--batch", "4"], "rebuild it with --max-batch 4"),
     ],
@@ -98,6 +103,26 @@ def test_what_cannot_be_timed_is_one_line_and_code_2(
     assert err.startswith("error: ")
     assert err.count("\n") == 1
     assert words in err
+
+
+@pytest.mark.rtx
+@pytest.mark.parametrize("damage", ["cut short", "one byte changed"])
+def test_a_damaged_plan_is_one_line_and_code_2(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, damage: str
+) -> None:
+    from tests.helpers.compiled_bundle import compiled_bundle
+
+    bundle = tmp_path / "b"
+    shutil.copytree(compiled_bundle("fp16").path, bundle)
+    plan = bundle / "target/engine.plan"
+    content = plan.read_bytes()
+    changed = content[:-1] if damage == "cut short" else content[:-1] + bytes([content[-1] ^ 1])
+    plan.write_bytes(changed)
+    assert main(["bench", str(bundle), "--quiet"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert str(plan) in err
+    assert "rebuild: python -m export build" in err
 
 
 @pytest.mark.rtx

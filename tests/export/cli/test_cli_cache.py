@@ -4,18 +4,20 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
 
-from export.cli.cache import EXAMPLES
+from export.cli.cache import EXAMPLES, plain, table
 from export.cli.entry import build_parser, main
-from export.tensorrt.cache import EngineCache, EngineFacts
+from export.tensorrt.cache import CacheEntry, EngineCache, EngineFacts
 
 SMALL, LARGE = "5" * 64, "1" * 64
 FACTS = EngineFacts("smollm2-135m", "tensorrt-rtx", "fp16", ("8.9", "12.0"))
 DAY_S = 86400
+HEADINGS = "engine\tsize\tlast used\tsource\tbackend\tprecision\tcapability\n"
 NOON = 1_796_040_000  # 2026-11-30 12:00 UTC
 
 
@@ -84,7 +86,8 @@ def test_a_pipe_gets_whole_values_between_tabs(
     out, err = run(capsys, "list")
     sizes = {entry.key: str(entry.num_bytes) for entry in cache.entries()}
     at_noon = "T12:00:00+00:00"
-    assert [line.split("\t") for line in out.splitlines()] == [
+    assert out.startswith(HEADINGS)
+    assert [line.split("\t") for line in out.splitlines()[1:]] == [
         [
             SMALL,
             sizes[SMALL],
@@ -129,8 +132,34 @@ def test_an_unreadable_entry_is_shown_as_such(
     assert [engine["facts"] is None for engine in engines] == [True, False]
 
 
+def test_names_from_a_file_cannot_command_the_terminal(
+    empty: EngineCache, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    empty.put(SMALL, b"plan", EngineFacts("\x1b[2Jname", "\x07", "fp16", ("8\t9",)))
+    row = run(capsys, "list")[0].splitlines()[1]
+    assert row.split("\t")[3:] == ["\\x1b[2Jname", "\\x07", "fp16", "8 9"]
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert "\x1b" not in run(capsys, "list")[0]
+
+
+@pytest.mark.parametrize(("used_s", "year"), [(1e15, "9999"), (-1e15, "1970")])
+def test_a_time_that_no_calendar_has_is_shown_all_the_same(used_s: float, year: str) -> None:
+    entry = CacheEntry(SMALL, 1, used_s, None)
+    assert f"\t{year}-01-01T" in plain([entry])
+    assert f"  {year}-01-01 " in table([entry])
+
+
+@pytest.mark.timeout(60)
+def test_a_fifo_among_the_engines_stops_neither_command(
+    cache: EngineCache, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo(cache.folder / f"{'0' * 64}.engine")
+    assert run(capsys, "list")[1].startswith("2 engines")
+    assert "removed 2 engines" in run(capsys, "clear")[0]
+
+
 def test_an_empty_cache_says_so(empty: EngineCache, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(capsys, "list") == ("", f"no engines in {empty.folder}\n")
+    assert run(capsys, "list") == (HEADINGS, f"no engines in {empty.folder}\n")
     assert json.loads(run(capsys, "list", "--json")[0])["engines"] == []
     assert run(capsys, "clear") == (f"nothing to remove in {empty.folder}\n", "")
     assert json.loads(run(capsys, "clear", "--json")[0])["num_removed"] == 0
@@ -198,6 +227,56 @@ def test_trouble_with_the_folder_is_one_line(
         assert str(empty.folder) in failing(capsys, action)
     monkeypatch.setenv("SSD_TRT_CACHE_GB", "much")
     assert "SSD_TRT_CACHE_GB is 'much'" in failing(capsys, "list")
+
+
+@pytest.mark.parametrize("action", ["list", "clear"])
+def test_a_cache_that_cannot_be_a_folder_names_the_variable(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    action: str,
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    monkeypatch.setenv("SSD_TRT_CACHE", str(file))
+    err = failing(capsys, action)
+    assert "Not a directory; SSD_TRT_CACHE names another folder" in err
+    assert str(file) in err
+
+
+@pytest.mark.parametrize("action", ["list", "clear"])
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_a_line_break_in_the_folders_name_makes_no_second_line(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    action: str,
+    is_empty: bool,
+) -> None:
+    monkeypatch.setenv("SSD_TRT_CACHE", str(tmp_path / "a\nb\x1b[31m"))
+    if not is_empty:
+        EngineCache().put(SMALL, b"plan", FACTS)
+    out, err = run(capsys, action)
+    said = out if action == "clear" else err
+    assert said.count("\n") == 1
+    assert "a b\\x1b[31m/engines" in said
+
+
+@pytest.mark.usefixtures("cache")
+def test_clear_says_that_it_waits(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stood still without a word while another process held the lock."""
+
+    def busy(_path: Path, on_wait: Callable[[], None]) -> AbstractContextManager[None]:
+        on_wait()
+        return nullcontext()
+
+    monkeypatch.setattr("export.tensorrt.cache.locked", busy)
+    out, err = run(capsys, "clear")
+    assert "removed 2 engines" in out
+    assert err.startswith("another process is changing the engine cache ")
+    assert run(capsys, "clear", "--quiet")[1] == ""
 
 
 def test_the_help_has_examples_that_parse(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ import export.cli.build
 import export.cli.entry
 import export.cli.inspect
 import export.fetch
+from engines.bundle import seal_bundle
+from engines.manifest import load_bundle
 from export.cli.entry import main
 from tests.engines.tiny_bundles import REBUILD, write_bundle
 from tests.export.build.fake_graph import fake_graph
@@ -248,6 +251,27 @@ def test_inspect_shows_models_limits_files_and_memory(
         assert words in text
 
 
+def test_inspect_prints_nothing_that_a_terminal_obeys(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A bundle comes from others; its names could clear the screen, or forge lines."""
+    evil = "\x1b[2J\r\x9b31m\n\u202e"
+    folder = write_bundle(tmp_path / "b")
+    path = folder / "target/manifest.json"
+    document = json.loads(path.read_text(encoding="utf-8"))
+    document["source"]["name"] = document["model"]["family"] = evil
+    document["plugins"] = [evil]
+    path.write_text(json.dumps(document), encoding="utf-8")
+    manifest = load_bundle((folder / "bundle.json").read_text(encoding="utf-8"), "b")
+    seal_bundle(folder, replace(manifest, build_key=evil, files=()))
+    assert main(["inspect", str(folder)]) == 0
+    text = capsys.readouterr().out
+    assert all(character.isprintable() or character == "\n" for character in text)
+    assert text.count("\\x1b[2J\\r\\x9b31m\\n\\u202e") == 4
+    assert main(["inspect", str(folder), "--json"]) == 0
+    assert capsys.readouterr().out.isascii()
+
+
 def test_inspect_notices_damage_that_loading_does_not_look_for(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -287,10 +311,12 @@ def test_verify_prints_figures_and_exits_by_them(
     arguments += ["--out", str(tmp_path / "b"), "--quiet"]
     assert main([*arguments, "--verify", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["verification"]["passed"] is True
+    assert main([*arguments[:-1], "--verify"]) == 0
+    assert "passed: logits may differ by" in capsys.readouterr().out
     assert main(["verify", str(tmp_path / "b"), "--json", "--quiet"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["passed"] is True
-    assert facts["first_divergence"] is None
+    assert facts["engines"]["target"]["fidelity"]["first_divergence"] is None
     monkeypatch.setattr("export.check.verify.MAX_FP32_DIFFERENCE", 0.0)
     assert main(["verify", str(tmp_path / "b"), "--quiet"]) == 1
     assert "FAILED" in capsys.readouterr().out

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.engines.tiny_bundles import write_bundle
+from tests.helpers.checkpoints import make_llama
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -21,6 +22,23 @@ def test_streams_that_the_shell_closed_are_no_traceback(tmp_path: Path, redirect
     done = subprocess.run(["sh", "-c", command], cwd=ROOT, capture_output=True, check=False)
     assert done.returncode == 0
     assert done.stderr == b""
+
+
+def test_a_working_folder_that_was_removed_is_named(tmp_path: Path) -> None:
+    """It was "No such file or directory", of nothing."""
+    target = make_llama(tmp_path / "target")
+    (tmp_path / "gone").mkdir()
+    command = (
+        f"cd {tmp_path}/gone && rmdir {tmp_path}/gone && "
+        f"exec {sys.executable} -m export build --target {target} --dry-run --max-len 64 --out b"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        ["sh", "-c", command], env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: the working folder cannot be used (No such file")
+    assert done.stderr.count("\n") == 1
 
 
 def test_progress_that_nobody_reads_does_not_stop_the_work() -> None:

@@ -58,6 +58,7 @@ def failing(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
         (["--compute-capability", "7.5", "--precision", "bf16"], "no bfloat16 arithmetic"),
         (["--precision", "int8", "--max-batch", "0"], "--max-batch is 0"),
         (["--max-len", "513"], "--max-len 513 is beyond the 512 positions"),
+        (["--max-batch", "9" * 12], "the largest GPU has 288.0 GB; use --max-batch"),
         (["--verify", "--no-onnx"], "leave --no-onnx out"),
     ],
 )
@@ -92,13 +93,17 @@ def test_a_build_shows_its_way_and_a_dry_run_its_size(
     assert main([*line, "--dry-run", "--json"]) == 0
     planned = json.loads(capsys.readouterr().out)
     assert planned["capabilities"] == ["8.9"]
+    assert planned["num_in_engine_cache"] == {"target": 0, "draft": 0}
     for engine in planned["engines"].values():
         assert engine["disk_bytes"] > 2 * engine["file_bytes"]
         assert engine["build_bytes"] > 4 * engine["file_bytes"]
     assert main([*line, "--dry-run"]) == 0
     shown = capsys.readouterr().out
+    target, draft = build_line[2], build_line[4]
+    assert f"{target} with draft {draft}\n" in shown, "named as the bundle names them"
     assert "for compute capability 8.9\n" in shown
     assert "memory while building about" in shown
+    assert "in the engine cache for these GPUs, in fp16: 0 of the target, 0 of the draft;" in shown
     assert not (tmp_path / "out").exists()
 
     assert main(line) == 0
@@ -106,6 +111,8 @@ def test_a_build_shows_its_way_and_a_dry_run_its_size(
     assert "python -m export inspect" in out
     assert "target compiling: 0%" in err
     assert "target engine: compiled by tensorrt-rtx" in err
+    assert main([*line, "--no-onnx", "--dry-run"]) == 0
+    assert "in fp16: 1 of the target, 1 of the draft;" in capsys.readouterr().out
     assert main([*line, "--no-onnx"]) == 0
     assert "target engine: from the cache" in capsys.readouterr().err
     assert main(["cache", "list"]) == 0
@@ -122,8 +129,8 @@ def test_inspect_shows_what_a_plan_is_for(
         "engine.plan 14 bytes",
         f"by {BUILDER}, which alone can read it",
         "for compute capability 8.9 12.0; plugins ssd::Verify@1",
-        "profile verify   batch 1-2 (2), tokens 2-5 (5), logits 2-5 (5), rows 64-112 (112)",
-        "profile branch   batch 1, tokens 1-8 (8)",
+        "profile verify   batch 1-2 (2), tokens 2-5 (5), logits 2-5 (5), rows 1-112 (112)",
+        "profile branch   batch 1-2 (1), tokens 1-8 (8)",
         "target/engine.plan",
     ):
         assert words in text
@@ -178,11 +185,14 @@ def test_a_compiler_that_ends_badly_is_one_line_and_leaves_nothing(
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: tensorrt-rtx ")
+    assert "--max-len 64 --max-batch 1 --num-draft 4 --max-branches 16\n" in done.stderr
     assert done.stderr.count("\n") == 1
     assert list((tmp_path / "out").iterdir()) == []
 
 
-@pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 def test_an_interrupt_while_compiling_leaves_nothing_behind(
     build_line: list[str], tmp_path: Path, how: signal.Signals, code: int
 ) -> None:

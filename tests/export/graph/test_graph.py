@@ -6,13 +6,13 @@ import numpy as np
 import onnx
 import pytest
 
+from engines.border import graph_inputs, graph_outputs
 from engines.errors import CheckpointError, UnsupportedModelError
 from engines.manifest import Limits
 from export.build.build import build
 from export.build.options import BuildOptions
 from export.checkpoint.api import open_checkpoint
 from export.graph.api import GraphRequest, build_graph
-from export.graph.border import graph_inputs, graph_outputs
 from export.graph.rope import rotary_tables
 from runtime.backends.onnxruntime import INT8_COMPUTE
 from tests.helpers.checkpoints import make_llama

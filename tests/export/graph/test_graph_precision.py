@@ -31,6 +31,52 @@ NUMPY = {
 TENSORRT = sorted(names_for("tensorrt-rtx"))
 
 
+def holding(source, part: str, value: float):
+    """``source.tensor`` with one value of one weight changed."""
+
+    def tensor(name: str) -> np.ndarray:
+        weight = source.tensor(name).copy()
+        if name.endswith(part):
+            weight.flat[7] = value
+        return weight
+
+    return tensor
+
+
+@pytest.mark.parametrize(
+    "part", ["layers.1.mlp.down_proj.weight", "embed_tokens.weight", "norm.weight"]
+)
+@pytest.mark.parametrize("value", [1e6, -1e30])
+@pytest.mark.parametrize("precision", ["fp16", "int8", "int4"])
+def test_a_weight_that_float16_cannot_hold_is_refused(
+    checkpoint, tmp_path: Path, part: str, value: float, precision: str
+) -> None:
+    """As codes it got an infinite scale, or was infinite when it was multiplied out."""
+    source = checkpoint()
+    words = r"weight holds 1e\+\d+, float16 ends at 65504; build with --precision bf16 or fp32"
+    with pytest.raises(UnsupportedModelError, match=words):
+        build(tmp_path, source, precision, tensor=holding(source, part, value))
+
+
+def test_a_weight_that_bfloat16_cannot_hold_is_refused(checkpoint, tmp_path: Path) -> None:
+    source = checkpoint()
+    tensor = holding(source, "down_proj.weight", 3.4e38)
+    with pytest.raises(UnsupportedModelError, match=r"bfloat16 ends at .*--precision fp32$"):
+        build(tmp_path, source, "bf16", tensor=tensor)
+
+
+@pytest.mark.parametrize("largest", [7, 127])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.filterwarnings("error")
+def test_no_code_is_infinite_when_it_is_multiplied_out(largest: int, dtype: type) -> None:
+    """65504 / 127 rounds up to 516, and 127 times that is beyond float16."""
+    most = np.finfo(dtype).max
+    weight = np.array([[most], [-most]], np.float32)
+    codes, scales = quantize(weight, 2, largest, np.dtype(dtype))
+    assert codes.ravel().tolist() == [largest, -largest]
+    assert np.isfinite(scales[0] * dtype(largest)).all()
+
+
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
     """Opens tiny checkpoints, each written once: ``checkpoint(family, tied)``."""

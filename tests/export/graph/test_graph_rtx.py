@@ -8,8 +8,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from functools import cache
-from pathlib import Path
-from tempfile import mkdtemp
 
 import pytest
 
@@ -21,6 +19,7 @@ from export.graph.api import GraphRequest, build_graph
 from export.tensorrt.compile import compile_engine
 from export.tensorrt.vendor import load
 from tests.helpers.checkpoints import make_llama, make_qwen3
+from tests.helpers.session_folder import session_folder
 
 pytestmark = pytest.mark.rtx
 
@@ -31,14 +30,29 @@ PRODUCTS = {"int8": rb"__myl_CastMulCastFc", "int4": rb"__myl_ReplCastMulCastFc"
 
 
 @cache
-def plan_of(family: str, precision: str, role: str = TARGET, *, tied: bool = True) -> bytes:
+def plan_of(
+    family: str,
+    precision: str,
+    role: str = TARGET,
+    *,
+    tied: bool = True,
+    hidden: int = HIDDEN,
+    layers: int = LAYERS,
+    max_batch: int = 1,
+) -> bytes:
     """A compiled tiny engine with all the profiles that the runtime calls."""
-    folder = Path(mkdtemp(prefix="rtx-graph-"))
-    sizes = {"vocab": VOCAB, "hidden": HIDDEN, "intermediate": 2 * HIDDEN, "layers": LAYERS}
+    folder = session_folder("rtx-graph")
+    sizes = {"vocab": VOCAB, "hidden": hidden, "intermediate": 2 * hidden, "layers": layers}
     MAKERS[family](folder, tied=tied, head_dim=32, tokenizer=False, **sizes)
     source = open_checkpoint(folder)
     options = BuildOptions(
-        "t", backend="tensorrt-rtx", precision=precision, max_len=200, num_draft=3, max_branches=4
+        "t",
+        backend="tensorrt-rtx",
+        precision=precision,
+        max_len=200,
+        max_batch=max_batch,
+        num_draft=3,
+        max_branches=4,
     )
     kv = options.kv_layout(role, source.spec)
     build_graph(
@@ -57,7 +71,9 @@ def plan_of(family: str, precision: str, role: str = TARGET, *, tied: bool = Tru
     return compile_engine(
         load("tensorrt-rtx"),
         folder / "model.onnx",
-        profiles=shape_profiles(role, max_batch=1, num_draft=3, max_branches=4, rows=kv.rows),
+        profiles=shape_profiles(
+            role, max_batch=max_batch, num_draft=3, max_branches=4, rows=kv.rows
+        ),
         capabilities=["8.9", "12.0"],
         precision=precision,
     )
@@ -96,6 +112,18 @@ def test_a_tied_table_is_once_in_the_plan(precision):
     table = VOCAB * HIDDEN * (2 if precision == "fp16" else 1)
     saved = len(plan_of("llama", precision, tied=False)) - len(plan_of("llama", precision))
     assert 0.95 * table < saved < 1.2 * table
+
+
+@pytest.mark.parametrize("role", [TARGET, DRAFT])
+def test_a_matrix_is_once_in_the_plan_whatever_the_batch(role):
+    """With B fixed where one slot is fed and free elsewhere, qkv and gate_up stood there twice."""
+    width = 768
+    one, four = (
+        len(plan_of("llama", "fp16", role, hidden=width, layers=1, max_batch=batch))
+        for batch in (1, 4)
+    )
+    gate_up = 2 * width * 2 * width * 2
+    assert four - one < 0.5 * gate_up
 
 
 def test_a_quantised_lookup_does_not_expand_the_table():

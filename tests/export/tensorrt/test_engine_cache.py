@@ -1,13 +1,10 @@
-"""The engine cache: what it keeps and drops, damaged files, disks that take nothing."""
+"""The engine cache: what it keeps and drops, damaged files, clocks that go wrong."""
 
 from __future__ import annotations
 
 import os
-import resource
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -157,6 +154,17 @@ def test_damaged_entries_count_and_are_cleared(cache: EngineCache) -> None:
     assert cache.clear() == (2, 5000 + 4 + header_bytes(4))
 
 
+def test_empty_entries_are_cleared_when_nothing_may_be_left(cache: EngineCache) -> None:
+    """They add nothing to the total, which was 0 before they were reached."""
+    for clear in (cache.clear, lambda: cache.clear(max_bytes=0)):
+        cache.put(A, b"plan", FACTS)
+        for key in (B, C):
+            file_of(cache, key).touch()
+        assert len(keys_of(cache)) == 3
+        assert clear() == (3, 4 + header_bytes(4))
+        assert keys_of(cache) == []
+
+
 def test_foreign_files_are_neither_listed_nor_removed(cache: EngineCache) -> None:
     cache.folder.mkdir()
     foreign = ["notes.txt", "x.engine", f"{A}.engine.old", f"{A.upper()}.engine", "a.unfinished"]
@@ -195,83 +203,52 @@ def test_clear_by_age_and_by_size(cache: EngineCache) -> None:
     assert cache.clear() == (1, size)
 
 
-# --- where nothing can be written -----------------------------------------------------------
+class Clock:
+    """In place of the cache's ``time`` module."""
 
+    def __init__(self) -> None:
+        self.now_ns = 1_796_040_000_000_000_000
 
-@contextmanager
-def small_files(most: int) -> Iterator[None]:
-    """Writing beyond ``most`` bytes of a file fails midway, as on a full disk."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    def time_ns(self) -> int:
+        self.now_ns += 1
+        return self.now_ns
 
+    def time(self) -> float:
+        return self.time_ns() / 1e9
 
-@contextmanager
-def read_only(folder: Path) -> Iterator[None]:
-    """Nobody may write into ``folder``, root neither."""
-    folder.chmod(0o555)
-    is_root = os.geteuid() == 0
-    if is_root:
-        os.seteuid(65534)
-    try:
-        yield
-    finally:
-        if is_root:
-            os.seteuid(0)
-        folder.chmod(0o755)
+    def go(self, days: float) -> None:
+        self.now_ns += int(days * DAY_S * 1e9)
 
 
 @pytest.fixture
-def reachable() -> Iterator[Path]:
-    """A folder that other users can enter (pytest's own are closed to them)."""
-    with tempfile.TemporaryDirectory() as name:
-        Path(name).chmod(0o755)
-        yield Path(name)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    return clock
 
 
-def test_a_disk_that_fills_up_is_a_note_and_keeps_the_old(
-    cache: EngineCache, notes: list[str]
+def test_the_order_of_use_outlives_a_clock_that_is_set_back(
+    cache: EngineCache, clock: Clock
 ) -> None:
-    cache.put(A, b"old", FACTS)
-    with small_files(50_000):
-        cache.put(A, bytes(100_000), FACTS)
-        cache.put(B, bytes(100_000), FACTS)
-    assert len(notes) == 2
-    assert "the engine cache could not be written: File too large" in notes[0]
-    assert keys_of(cache) == [A]
-    assert cache.get(A) == b"old"
-    assert list(cache.folder.iterdir()) == [file_of(cache, A)]
+    """Engines of the time before would stay for ever, and those in use would go."""
+    for key in (A, B, C):
+        cache.put(key, bytes(100), FACTS)
+    clock.go(days=-30)
+    assert cache.get(A) is not None
+    assert keys_of(cache) == [A, C, B]
+    clock.go(days=-1)
+    room = EngineCache(cache.folder, 3 * (100 + header_bytes(100)))
+    room.put(KEYS[0], bytes(100), FACTS)
+    assert keys_of(cache) == [KEYS[0], A, C]
 
 
-def test_a_read_only_cache_is_read_and_a_put_is_a_note(reachable: Path) -> None:
-    notes: list[str] = []
-    cache = EngineCache(reachable / "engines", 1_000_000, note=notes.append)
-    cache.put(A, b"plan", FACTS)
-    cache.put(B, b"plan", FACTS)
-    file_of(cache, B).write_bytes(b"damage")
-    with read_only(cache.folder):
-        assert cache.get(A) == b"plan"
-        assert cache.get(B) is None
-        notes.clear()
-        cache.put(C, b"plan", FACTS)
-        with pytest.raises(PermissionError):
-            cache.clear()
-        assert len(cache.entries()) == 2
-    [note] = notes
-    assert "could not be written: Permission denied" in note
-    assert "SSD_TRT_CACHE" in note
-
-
-def test_a_cache_that_cannot_exist_is_a_note(tmp_path: Path) -> None:
-    notes: list[str] = []
-    (tmp_path / "file").touch()
-    cache = EngineCache(tmp_path / "file" / "engines", note=notes.append)
-    cache.put(A, b"plan", FACTS)
-    assert cache.get(A) is None
-    assert len(notes) == 1
+def test_what_was_used_in_the_future_is_as_old_as_what_is_used_now(
+    cache: EngineCache, clock: Clock
+) -> None:
+    cache.put(A, bytes(100), FACTS)
+    clock.go(days=-30)
+    assert cache.clear(older_than_s=1) == (0, 0)
+    assert cache.clear(older_than_s=0) == (1, 100 + header_bytes(100))
 
 
 def test_the_folder_and_the_limit_come_from_the_environment(
@@ -284,7 +261,7 @@ def test_the_folder_and_the_limit_come_from_the_environment(
     for text, num_bytes in {"": 20_000_000_000, "0.5": 500_000_000, "0": 0}.items():
         monkeypatch.setenv("SSD_TRT_CACHE_GB", text)
         assert EngineCache().max_bytes == num_bytes
-    for text in ("twenty", "-1", "nan", "inf", "20GB"):
+    for text in ("twenty", "-1", "nan", "inf", "1e299", "20GB"):
         monkeypatch.setenv("SSD_TRT_CACHE_GB", text)
         with pytest.raises(UsageError, match=f"SSD_TRT_CACHE_GB is '{text}'"):
             EngineCache()

@@ -40,7 +40,10 @@ BUSY = """
 import pathlib, random, sys, time
 from export.tensorrt.cache import EngineCache, EngineFacts
 rng = random.Random(sys.argv[2])
-cache = EngineCache(pathlib.Path(sys.argv[1]), 60_000, note=sys.exit)
+def note(line):
+    if "waiting for it" not in line:
+        sys.exit(line)
+cache = EngineCache(pathlib.Path(sys.argv[1]), 60_000, note=note)
 facts = EngineFacts("x", "tensorrt-rtx", "fp16", ())
 keys = [digit * 64 for digit in "0123"]
 num_hits = 0

@@ -53,6 +53,11 @@ def test_the_default_is_all_that_have_every_precision() -> None:
         ("sm89", "fp16", "written as major.minor"),
         ("", "fp16", "written as major.minor"),
         ("8", "fp16", "written as major.minor"),
+        ("8.9 ", "fp16", "'8.9 ' is not written as major.minor, one of 7.5 8.9 12.0 13.0; sev"),
+        ("8.9 12.0", "fp16", "'8.9 12.0' is not .*; several are words of their own: 8.9 12.0"),
+        ("8.9,12.0", "fp16", "'8.9,12.0' is not written as major.minor"),
+        ("9" * 5000 + ".0", "fp16", r"'9{17}\.\.\.' is not written as major.minor"),
+        ("\N{FULLWIDTH DIGIT EIGHT}.9", "fp16", "is not written as major.minor"),
         ("7.5", "bf16", "no bfloat16 arithmetic .*--precision fp16"),
     ],
 )
@@ -66,6 +71,8 @@ def test_standard_tensorrt_compiles_for_the_gpu_here_and_no_other() -> None:
     assert choose_capabilities(STANDARD, ["9.0"], "fp16", H200) == ("9.0",)
     with pytest.raises(UsageError, match=r"here 9\.0 \(NVIDIA H200\)"):
         choose_capabilities(STANDARD, ["8.9"], "fp16", H200)
+    with pytest.raises(UsageError, match=r"'9\.0 ' is not written as major\.minor, 8\.9 for exam"):
+        choose_capabilities(STANDARD, ["9.0 "], "fp16", H200)
     with pytest.raises(UsageError, match=r"no GPU can be used here.*--backend tensorrt-rtx"):
         choose_capabilities(STANDARD, (), "fp16", None)
     with pytest.raises(UsageError, match="no bfloat16"):

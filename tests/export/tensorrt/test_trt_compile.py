@@ -8,7 +8,7 @@ import pytest
 
 from engines.errors import BackendError, UsageError
 from engines.profiles import ShapeProfile, Span
-from export.tensorrt.compile import WORKSPACE_BYTES, compile_engine
+from export.tensorrt.compile import compile_engine
 from export.tensorrt.plan_header import read_header
 from export.tensorrt.vendor import Vendor, load
 from tests.export.tensorrt.fake_compiler import PLAN, FakeCompiler
@@ -38,7 +38,7 @@ def test_standard_tensorrt_gets_profiles_limits_and_no_capabilities(tmp_path: Pa
     assert compiled(standard(trt), tmp_path, profiles=[PROFILE, PROFILE]) == PLAN
     config = trt.config
     assert config is not None
-    assert config.limits == {"workspace": WORKSPACE_BYTES}
+    assert config.limits == {"workspace": 2**30}
     assert config.num_compute_capabilities == 0
     assert len(config.profiles) == 2
     assert config.profiles[0]["mask"] == ((1, 1, 1, 1), (2, 1, 2, 64), (4, 1, 4, 128))
@@ -50,6 +50,7 @@ def test_rtx_is_told_every_capability(tmp_path: Path) -> None:
     compiled(rtx(trt), tmp_path, capabilities=["8.9", "12.0"])
     assert trt.config is not None
     assert trt.config.capabilities == [89, 120]
+    assert trt.config.limits["workspace"] >= 2**40, "it would refuse large batches"
     trt.refused_capabilities = {120}
     with pytest.raises(BackendError, match=r"refused compute capability 12\.0"):
         compiled(rtx(trt), tmp_path, capabilities=["12.0"])

@@ -10,6 +10,16 @@ SAID = {
     "In validate at /_src/optimizer/api/network.cpp:3810)": "Network must have at least one output",
     "Error Code 10: Internal Error (no kernel)": "no kernel",
     "a line\nand another": "a line and another",
+    "IBuilder::build: Error Code 1: Myelin ([graph.h:1295: attach] MyelinCheckException: "
+    "ops.cpp:59: CHECK(op->is_decomposable()) failed. Attention has no kernel.)": (
+        "Attention has no kernel."
+    ),
+    "IBuilder::build: Error Code 1: Myelin ([graph.h:1295: attach] MyelinCheckException: "
+    "layout.cpp:2006: CHECK(op->layouts().size() > 1) failed.  In compileGraph at "
+    "/_src/codeGenerator.cpp:2012)": "CHECK(op->layouts().size() > 1) failed",
+    "[macros.cpp::str::132] Error Code 2: OutOfMemory (Requested size was 1073859488 bytes.)": (
+        "out of memory: Requested size was 1073859488 bytes."
+    ),
     "Cannot compile for target(s) sm75": "Cannot compile for target(s) sm75",
 }
 

@@ -35,6 +35,7 @@ def test_every_input_gets_three_shapes() -> None:
     ("profile", "words"),
     [
         (changed(length=Span(64, 64, 177)), "attends up to 177 rows, the cache kv.0.key has 176"),
+        (changed(tokens=Span(1, 2, 177)), "writes up to 177 rows, the cache kv.0.key has 176"),
         (changed(logits=Span(1, 2, 6)), "asks for 6 logits of 5 tokens"),
     ],
 )

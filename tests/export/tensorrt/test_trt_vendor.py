@@ -52,6 +52,28 @@ def test_a_broken_package_is_not_called_absent(
         vendor.load("tensorrt")
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "",
+        "__version__ = None",
+        "__version__ = '10'; import tensorrt.part",
+        "half a fil",
+        "1 / 0",
+        "raise SystemExit(0)",
+        "open('/nowhere/at/all')",
+    ],
+)
+def test_a_damaged_package_is_one_line_with_its_cure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    """An interrupted installation leaves empty and half files: each was a traceback."""
+    package(tmp_path, monkeypatch, code)
+    cure = r"^tensorrt is installed but cannot be loaded \(.*\); reinstall it: pip install --force"
+    with pytest.raises(BackendError, match=cure):
+        vendor.load("tensorrt")
+
+
 def test_the_module_comes_with_its_name_and_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

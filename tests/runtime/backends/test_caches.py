@@ -85,6 +85,16 @@ def test_copied_rows_reach_every_layer_and_head_of_their_slot_alone() -> None:
     np.testing.assert_array_equal(parts(caches), expected)
 
 
+def test_a_slots_rows_copied_to_another_reach_every_layer_and_head_and_nothing_else() -> None:
+    caches = make_caches()
+    caches.bind(13)
+    before = fill(caches)
+    caches.copy_slot(2, 0, slice(4, 11))
+    expected = before.copy()
+    expected[:, 0, :, 4:11] = before[:, 2, :, 4:11]
+    np.testing.assert_array_equal(parts(caches), expected)
+
+
 def test_zeroing_reaches_what_is_not_bound() -> None:
     caches = make_caches()
     caches.buffer.array[:] = np.nan

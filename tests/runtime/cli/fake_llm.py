@@ -9,17 +9,23 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import cycle
 from pathlib import Path
 from types import SimpleNamespace, TracebackType
 from typing import Any
 
+import numpy as np
+
 from engines.errors import UsageError
 from runtime.cli.console import say
 from runtime.cli.entry import main
 from runtime.llm import Completion, Stats
+from runtime.placement import Placement
+from runtime.sampling.logprobs import TokenLogprobs
 from runtime.sampling.params import SamplingParams
+from runtime.settings import Settings
+from runtime.spec.fallback import Fallback
 
 
 def stats(
@@ -29,7 +35,10 @@ def stats(
     num_emitted: int = 1,
     num_hits: int | None = None,
     decode_s: float = 1.0,
+    **more: Any,
 ) -> Stats:
+    """All outcomes are looked up after a miss, unless ``more`` says otherwise."""
+    lookups = {"num_hits_after_miss": num_hits, "num_rounds_after_miss": num_rounds}
     return Stats(
         num_tokens=num_tokens,
         num_rounds=num_rounds,
@@ -40,7 +49,20 @@ def stats(
         decode_s=decode_s,
         verify_s=0.25,
         draft_s=0.0,
+        **{**({} if num_hits is None else lookups), **more},
     )
+
+
+SETTINGS = Settings(
+    placement=Placement("ssd", (0,), (1,)),
+    verify="coupled",
+    num_draft=4,
+    num_branches=6,
+    max_batch=1,
+    fallback=Fallback.JIT,
+    saguaro=1.0,
+    note=None,
+)
 
 
 @dataclass
@@ -56,20 +78,15 @@ class FakeBundle:
     """(mode, prompt) -> an answer that differs."""
     events: list[str] = field(default_factory=list)
     requests: list[tuple[str, SamplingParams, int]] = field(default_factory=list)
-    options: list[tuple[object, ...]] = field(default_factory=list)
+    given: list[dict[str, object]] = field(default_factory=list)
+    """Of each request, its other options."""
+    opened: list[dict[str, object]] = field(default_factory=list)
+    """Of each ``open``, all arguments."""
 
-    def open(
-        self,
-        bundle: Path,
-        *,
-        mode: str = "auto",
-        verify: str = "coupled",
-        num_draft: int | None = None,
-        branches: int | None = None,
-    ) -> Any:
+    def open(self, bundle: Path, *, mode: str, **options: object) -> Any:
         """In the place of ``LLM.open``."""
         self.events.append(f"open {mode}")
-        self.options.append((bundle, mode, verify, num_draft, branches))
+        self.opened.append({"bundle": bundle, "mode": mode, **options})
         return FakeLlm(self, self.ran.get(mode, mode))
 
 
@@ -78,6 +95,8 @@ class FakeLlm:
         self.bundle = bundle
         self.mode = mode
         self.note = bundle.note
+        self.settings = replace(SETTINGS, placement=Placement(mode, (0,), (1,)))
+        self.timeline = None
         self.has_chat_template = bundle.has_chat_template
         self.limits = SimpleNamespace(max_len=bundle.max_len)
         self.tokenizer = SimpleNamespace(decode=lambda ids: "".join(map(chr, ids)))
@@ -108,9 +127,12 @@ class FakeLlm:
         *,
         max_tokens: int,
         on_text: Callable[[str], None] | None = None,
+        logprobs: int | None = None,
+        **options: object,
     ) -> Completion:
         prompt = "".join(map(chr, prompt_ids))
         self.bundle.requests.append((prompt, params, max_tokens))
+        self.bundle.given.append({"logprobs": logprobs, **options})
         if self.bundle.answer == "hang" and on_text is not None:
             on_text("first")
             threading.Event().wait()
@@ -137,7 +159,30 @@ class FakeLlm:
                 num_hits=9 if self.mode == "ssd" else None,
                 decode_s=len(text) / (10 * speed),
             ),
+            logprobs=None if logprobs is None else tuple(entry(logprobs) for _ in text),
         )
+
+    def generate_batch(
+        self,
+        prompts: Sequence[Sequence[int]],
+        params: SamplingParams | Sequence[SamplingParams],
+        *,
+        on_done: Callable[[int, Completion], None],
+        **options: Any,
+    ) -> list[Completion]:
+        """The last prompt is the first to be done."""
+        laws = [params] * len(prompts) if isinstance(params, SamplingParams) else params
+        self.bundle.events.append(f"batch of {len(prompts)}")
+        answers = [self.generate(*each, **options) for each in zip(prompts, laws, strict=True)]
+        for index in reversed(range(len(answers))):
+            on_done(index, answers[index])
+        return answers
+
+
+def entry(num_top: int) -> TokenLogprobs:
+    """The likeliest tokens are "a", "b", ..., each half as likely as the one before."""
+    top_logprobs = np.log(np.float32(0.5)) * np.arange(1, num_top + 1, dtype=np.float32)
+    return TokenLogprobs(-1.5, ord("a") + np.arange(num_top, dtype=np.int32), top_logprobs, 2)
 
 
 class _Telltale(list[str]):

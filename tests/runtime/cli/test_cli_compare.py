@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
+from runtime.cli.comparison import DRAFT_HEADERS, HEADERS
 from runtime.cli.entry import main
+from tests.helpers.tiny_bundle import tiny_bundle
 from tests.runtime.cli.fake_llm import FakeBundle
 
 ROOT = Path(__file__).parents[3]
@@ -47,7 +49,11 @@ def test_the_table_shows_each_mode_against_plain_decoding(
         "sd 20.0 2.00x 2.00 - yes",
         "ssd 40.0 4.00x 4.00 75% yes",
     ]
-    for formula in ("tokens/s = ", "speed-up = ", "acceptance length = ", "cache hit rate = "):
+    assert lines[6].startswith("drafting fallback hits after a hit hits after a miss predicted")
+    assert lines[7].startswith("sd - - - -")
+    assert lines[8].startswith("ssd jit - 75% -")
+    shown = [*HEADERS[1:5], *DRAFT_HEADERS[2:]]
+    for formula in (f"{name} = " for name in shown):
         assert sum(line.startswith(formula) for line in lines) == 1
     assert lines[-1].startswith("machine = ")
     assert err == ""
@@ -125,12 +131,53 @@ def test_json_has_the_machine_the_command_and_the_figures(
         "speedup": 2.0,
         "acceptance_length": 2.0,
         "hit_rate": None,
+        "hit_rate_after_hit": None,
+        "hit_rate_after_miss": None,
+        "predicted_hit_rate": None,
+        "hidden_s": 0.0,
+        "exposed_s": 0.0,
+        "num_discarded": 0,
+        "num_rounds": 24,
         "identical": True,
         "divergence": None,
         "num_tokens": 24,
         "decode_s": None,
+        "wall_s": None,
         "per_prompt": None,
+        "settings": {
+            "verify": "coupled",
+            "num_draft": 4,
+            "num_branches": None,
+            "max_batch": 1,
+            "fallback": None,
+            "saguaro": None,
+        },
     }
+    assert record["batch"] == 1
+
+
+def test_plain_decoding_alone_has_no_table_of_drafts(
+    prompts: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*COMPARE, *prompts, "--modes", "ar", "--quiet"], FakeBundle().open) == 0
+    assert "drafting" not in capsys.readouterr().out
+
+
+def test_temperatures_go_to_the_prompts_in_turn(
+    prompts: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a batch greedy and sampled rows then meet; ratio's are judged when all are greedy."""
+    bundle = FakeBundle(wrong={("ssd", "<two>"): "Hellish"})
+    arguments = [*prompts, "--batch", "2", "--temperature", "0,0.8", "--fallback", "lookup"]
+    code, modes, record = run_json(bundle, capsys, *arguments)
+    assert (code, record["batch"]) == (1, 2)
+    assert modes["ssd"]["divergence"]["prompt"] == 1
+    assert modes["ssd"]["wall_s"] > 0
+    assert [law.temperature for _, law, _ in bundle.requests] == [0.0, 0.0, 0.8] * 3
+    assert [opened["fallback"] for opened in bundle.opened] == ["auto", "auto", "lookup"]
+    assert {opened["max_batch"] for opened in bundle.opened} == {2}
+    assert run_json(bundle, capsys, *arguments, "--verify", "ratio")[0] == 0
+    assert "all prompts together" in record["formulas"]["tokens_per_second"]
 
 
 def test_a_fallback_shows_in_the_table(
@@ -141,6 +188,45 @@ def test_a_fallback_shows_in_the_table(
     out = capsys.readouterr().out
     assert "ssd (ran sd)" in out
     assert "\nssd: one core only\n" in out
+
+
+def test_a_note_is_said_once(prompts: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    bundle = FakeBundle(ran={"ssd": "sd"}, note="one core only")
+    assert main([*COMPARE, *prompts, "--modes", "ssd"], bundle.open) == 0
+    captured = capsys.readouterr()
+    assert (captured.out + captured.err).count("ssd: one core only\n") == 1
+
+
+def test_a_batch_explains_its_shared_seconds(
+    prompts: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each row's seconds are the device's: their sum was twice the clock's."""
+    _, _, record = run_json(FakeBundle(), capsys, *prompts, "--batch", "2")
+    for name in ("hidden_s", "exposed_s", "decode_s", "verify_s", "draft_s"):
+        assert "not to be summed" in record["formulas"][name]
+    assert main([*COMPARE, *prompts, "--batch", "2", "--quiet"], FakeBundle().open) == 0
+    assert "in a batch: the device's milliseconds" in capsys.readouterr().out
+
+
+def test_each_mode_gets_the_options_that_it_has(
+    prompts: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A mode refuses what has no effect in it."""
+    bundle = FakeBundle()
+    options = ["--num-draft", "2", "--branches", "3", "--saguaro", "0.5", "--verify", "ratio"]
+    run_json(bundle, capsys, *prompts, *options, "--modes", "sd,ssd,auto")
+    keys = ("num_draft", "branches", "saguaro")
+    found = [tuple(opened[key] for key in keys) for opened in bundle.opened]
+    assert found == [(None, None, 1), (2, None, 1), (2, 3, 0.5), (2, 3, 0.5)]
+
+
+def test_a_batch_that_the_bundle_was_not_built_for_is_refused_before_loading(
+    prompts: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle, path = FakeBundle(), str(tiny_bundle(max_batch=1).path)
+    assert main(["compare", "--bundle", path, *prompts, "--batch", "4"], bundle.open) == 2
+    assert capsys.readouterr().err.startswith("error: a batch of 4, this bundle was built for 1")
+    assert bundle.events == []
 
 
 def test_live_streams_the_first_prompts_and_leaves_json_alone(
@@ -277,6 +363,13 @@ def test_a_bad_prompts_file_is_refused_before_loading(
         ("--modes=", "''"),
         ("--num-prompts 0", "--num-prompts"),
         ("--temperature nan", "temperature"),
+        ("--temperature 0,-1", "temperature"),
+        ("--temperature 0,", "--temperature"),
+        ("--temperature=", "argument --temperature: '' is not a number, or several with commas"),
+        ("--batch 0", "--batch"),
+        ("--batch 2 --live", "--live"),
+        ("--modes ar,sd --fallback jit", "--fallback has no effect in --modes ar,sd"),
+        ("--modes ar --num-draft 2 --branches 2", "--num-draft, --branches has no effect"),
     ],
 )
 def test_bad_options_are_refused_before_loading(

@@ -80,13 +80,98 @@ def test_options_reach_the_model(capsys: pytest.CaptureFixture[str]) -> None:
     bundle = FakeBundle()
     options = "--verify ratio --num-draft 3 --branches 5 --max-tokens 7 --temperature 0.5"
     options += " --top-k 9 --top-p 0.25 --seed 18446744073709551615 --chat --quiet --mode sd"
-    assert main([*GENERATE, "--prompt", "hi", *options.split()], bundle.open) == 0
-    assert bundle.options == [(Path("b"), "sd", "ratio", 3, 5)]
+    options += " --min-p 0.125 --fallback jit --saguaro 0.5"
+    options += " --stop x --stop \n --stop-token-ids 3 5 --min-tokens 2"
+    assert main([*GENERATE, "--prompt", "hi", *options.split(" ")], bundle.open) == 0
+    assert bundle.opened == [
+        {
+            "bundle": Path("b"),
+            "mode": "sd",
+            "verify": "ratio",
+            "num_draft": 3,
+            "branches": 5,
+            "max_batch": 1,
+            "fallback": "jit",
+            "saguaro": 0.5,
+            "trace": False,
+        }
+    ]
     [(prompt, params, max_tokens)] = bundle.requests
     assert (prompt, max_tokens) == ("<hi>", 7)
     assert (params.temperature, params.top_k, params.top_p) == (0.5, 9, 0.25)
-    assert params.seed == 2**64 - 1
+    assert (params.min_p, params.seed) == (0.125, 2**64 - 1)
+    assert bundle.given == [
+        {"stop": ["x", "\n"], "stop_token_ids": [3, 5], "min_tokens": 2, "logprobs": None}
+    ]
     assert capsys.readouterr() == ("Hello, \n", "")
+
+
+def test_a_stop_token_id_is_left_to_the_model_however_large() -> None:
+    """It was measured by the largest integer of this machine, as if that were the vocabulary."""
+    bundle = FakeBundle()
+    options = ["--prompt", "hi", "--quiet", "--stop-token-ids", str(2**63 - 1)]
+    assert main([*GENERATE, *options], bundle.open) == 0
+    assert bundle.given[0]["stop_token_ids"] == [2**63 - 1]
+
+
+def test_without_options_nothing_but_the_model_and_the_budget_ends_the_answer() -> None:
+    bundle = FakeBundle()
+    assert main([*GENERATE, "--prompt", "hi", "--quiet"], bundle.open) == 0
+    assert bundle.given == [{"stop": [], "stop_token_ids": [], "min_tokens": 0, "logprobs": None}]
+    [opened] = bundle.opened
+    assert (opened["fallback"], opened["saguaro"]) == ("auto", 1.0)
+
+
+def test_logprobs_are_one_object_a_token(capsys: pytest.CaptureFixture[str]) -> None:
+    """L2's shape, and the text of each token beside its id."""
+    arguments = [*GENERATE, "--prompt", "hi", "--max-tokens", "3", "--json", "--logprobs", "2"]
+    assert main(arguments, FakeBundle().open) == 0
+    first, *others = json.loads(capsys.readouterr().out)["logprobs"]
+    assert len(others) == 2
+    assert [first["token_id"], first["token"]] == [ord("H"), "H"]
+    assert (first["logprob"], first["rank"]) == (-1.5, 2)
+    assert [top["token"] for top in first["top"]] == ["a", "b"]
+    assert math.isclose(first["top"][1]["logprob"], math.log(0.25), rel_tol=1e-6)
+
+
+def write_prompts(folder: Path) -> list[str]:
+    (folder / "p.txt").write_text("one\ntwo\n\nthree\n")
+    return ["generate", "--bundle", "b", "--prompts", str(folder / "p.txt"), "--mode", "ssd"]
+
+
+def test_answers_to_a_file_come_in_its_order(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The last one is done first here."""
+    bundle = FakeBundle(wrong={("ssd", "two"): "Second"})
+    assert main([*write_prompts(tmp_path), "--batch", "2"], bundle.open) == 0
+    out, err = capsys.readouterr()
+    assert out == "[1] one\nHello, world\n\n[2] two\nSecond\n\n[3] three\nHello, world\n\n"
+    assert err.startswith("ssd: 3 answers, 30 tokens in ")
+    assert err.endswith("acceptance length 4.00; cache hit rate 75%\n")
+    assert bundle.opened[0]["max_batch"] == 2
+    assert "batch of 3" in bundle.events
+
+
+def test_answers_to_a_file_are_one_object_of_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle = FakeBundle()
+    assert main([*write_prompts(tmp_path), "--json", "--seed", "4"], bundle.open) == 0
+    out, err = capsys.readouterr()
+    record = json.loads(out)
+    assert set(record) == {
+        *("mode", "note", "num_tokens", "wall_s", "tokens_per_second"),
+        *("acceptance_length", "hit_rate", "settings", "answers", "formulas"),
+    }
+    assert (record["mode"], record["num_tokens"], len(record["answers"])) == ("ssd", 36, 3)
+    assert math.isclose(record["tokens_per_second"], 36 / record["wall_s"])
+    together, _, alone = record["formulas"]["tokens_per_second"].partition("; of one prompt: ")
+    assert ("reading them included" in together, "the prompt left out" in alone) == (True, True)
+    assert {answer["text"] for answer in record["answers"]} == {"Hello, world"}
+    assert [params.seed for _, params, _ in bundle.requests] == [4, 4, 4]
+    assert bundle.opened[0]["max_batch"] is None
+    assert err.splitlines()[-1] == "answers: 3 of 3 (12 tokens)"
 
 
 def test_json_is_one_object_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
@@ -100,6 +185,14 @@ def test_json_is_one_object_and_nothing_else(capsys: pytest.CaptureFixture[str])
     assert record["prompt_tokens"] == 2
     assert record["acceptance_length"] == 2.0
     assert record["hit_rate"] is None
+    assert record["settings"] == {
+        "verify": "coupled",
+        "num_draft": 4,
+        "max_batch": 1,
+        **dict.fromkeys(("num_branches", "fallback", "saguaro")),
+    }
+    for name in ("num_hits", "num_jit", "num_lookup", "num_rounds_after_miss"):
+        assert record[name] is None, "nothing was prepared"
     assert math.isclose(record["tokens_per_second"], 20.0)
     assert set(record["formulas"]) >= {"acceptance_length", "hit_rate", "tokens_per_second"}
 
@@ -157,6 +250,24 @@ def test_a_bad_prompt_on_stdin_is_refused(
         ("--num-draft 0", "--num-draft"),
         ("--branches 0", "--branches"),
         ("--max-tok 3", "--max-tok"),
+        ("--min-tokens -1", "--min-tokens"),
+        ("--min-tokens 9 --max-tokens 8", "min-tokens is 9, more than max-tokens"),
+        ("--stop=", "--stop"),
+        ("--stop \udcff", "UTF-8"),
+        ("--stop-token-ids -1", "--stop-token-ids"),
+        ("--stop-token-ids", "--stop-token-ids"),
+        ("--stop-token-ids eos", "--stop-token-ids"),
+        ("--logprobs -1 --json", "--logprobs"),
+        ("--logprobs 2", "add --json"),
+        ("--min-p 1.5", "min_p"),
+        ("--fallback none", "--fallback"),
+        ("--saguaro 1.1", "--saguaro"),
+        ("--saguaro nan", "--saguaro"),
+        ("--saguaro some", "--saguaro"),
+        ("--batch 2", "--batch goes with --prompts"),
+        ("--trace no/such/folder/t.json", "--trace"),
+        ("--trace /tmp", "--trace"),
+        ("--prompts p.txt", "--prompts"),
         ("--prompt=", "empty"),
         ("--prompt \udcff", "UTF-8"),
     ],
@@ -215,7 +326,7 @@ def test_a_prompt_that_does_not_fit_is_refused_with_the_figures(
 
 
 def test_help_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
-    for command in ([], ["generate"], ["compare"], ["doctor"]):
+    for command in ([], ["generate"], ["compare"], ["doctor"], ["trace"]):
         assert main([*command, "--help"]) == 0
         out, err = capsys.readouterr()
         assert "examples:" in out

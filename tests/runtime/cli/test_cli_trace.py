@@ -78,3 +78,8 @@ def test_a_file_that_is_no_trace_and_a_place_that_cannot_be_written(
     assert "no trace of ours" in capsys.readouterr().err
     assert main(["trace", str(trace), "--svg", str(tmp_path)]) == 2
     assert "cannot be written" in capsys.readouterr().err
+    assert main(["trace", str(trace), "--svg", str(trace)]) == 2
+    assert "is the trace itself" in capsys.readouterr().err
+    assert main(["trace", str(trace), "--from", "3"]) == 2
+    assert "--svg" in capsys.readouterr().err
+    assert main(["trace", str(trace)]) == 0, "the trace was damaged"

@@ -77,9 +77,33 @@ def test_a_branch_attends_its_own_prefix_and_itself_alone(
     lengths = data.draw(st.lists(st.integers(1, 40), min_size=1, max_size=used))
     depth = data.draw(st.integers(0, layout.kv.scratch_rows // layout.num_branches - 1))
     mask = dirty_mask(used, layout.kv.rows, fill)
-    branch_mask(mask, layout, lengths, depth)
+    padded = np.array([*lengths, *[0] * (used - len(lengths))])
+    branch_mask(mask, layout, padded, depth)
     for branch in range(used):
         own = {layout.scratch_row(step) + branch for step in range(depth + 1)}
         length = lengths[branch] if branch < len(lengths) else 0
         prefix = {layout.trunk_row(position) for position in range(length)}
         assert attended(mask[branch]) == own | prefix
+
+
+@given(draft_layouts, st.data())
+def test_masks_of_many_rows_at_once_are_those_of_each_alone(
+    layout: SlotLayout, data: st.DataObject
+) -> None:
+    batch, width = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 4))
+    starts = np.array(data.draw(st.lists(st.integers(0, 40), min_size=batch, max_size=batch)))
+    together = np.ones((batch, width, layout.kv.rows), bool)
+    alone = np.zeros_like(together)
+    trunk_mask(together, layout, starts)
+    for row, start in enumerate(starts.tolist()):
+        trunk_mask(alone[row], layout, start)
+    np.testing.assert_array_equal(together, alone)
+
+    depth = data.draw(st.integers(0, layout.kv.scratch_rows // layout.num_branches - 1))
+    lengths = np.arange(batch * layout.num_branches).reshape(batch, -1)
+    together = np.ones((batch, layout.num_branches, layout.kv.rows), bool)
+    alone = np.zeros_like(together)
+    branch_mask(together, layout, lengths, depth)
+    for row in range(batch):
+        branch_mask(alone[row], layout, lengths[row], depth)
+    np.testing.assert_array_equal(together, alone)

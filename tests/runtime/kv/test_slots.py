@@ -58,6 +58,11 @@ class SlotLeases(RuleBasedStateMachine):
             with pytest.raises(CapacityError, match="is over"):
                 self.pool.release(ref)
 
+    @rule()
+    def release_all(self) -> None:
+        self.pool.release_all()
+        self.live.clear()
+
     @invariant()
     def all_slots_are_leased_or_free(self) -> None:
         if hasattr(self, "pool"):

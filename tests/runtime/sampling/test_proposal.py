@@ -55,6 +55,16 @@ def test_tiny_temperature_leaves_no_zeros_in_the_draft_law():
     assert (q.ids.tolist(), q.probs.tolist()) == ([1], [1.0])
 
 
+def test_weights_that_vanish_when_normalised_are_left_out():
+    """The lightest weight is the smallest float there is: half of it is 0, and a law that claims
+    to have drawn such a token is refused; shaped by 0 it would leave no law at all."""
+    logits = np.array([0, 0, -744.4400719213812], np.float64).astype(np.float32)
+    params = SamplingParams(temperature=float(-logits[2]) / 744.4400719213812)
+    q = draft_law(logits, params)
+    assert q.ids.tolist() == [0, 1]
+    assert q.probs.min() > 0
+
+
 @given(seed=st.integers(0, 999), support=st.integers(1, 20))
 def test_draw_follows_the_law_it_is_given(seed, support):
     rng = np.random.default_rng(seed)

@@ -158,3 +158,66 @@ def test_inputs_are_left_alone(name):
     made.verify(logits, Drafted((token,), None if law is None else (law,)), params, 0)
     made.bonus_candidates(logits[0], params, 0, 8, token)
     np.testing.assert_array_equal(logits, before)
+
+
+@BOTH
+def test_banned_tokens_are_neither_emitted_nor_drafted_nor_expected(name):
+    """Both sides leave them out where they are banned, and only there."""
+    logits, ids_map = target_logits(5, 6), reduced(5)
+    top = int(logits.mean(axis=0).argmax())
+    logits[:, top] = 40  # all but certain wherever it is allowed
+    made = rule(name)
+    for temperature in (0.0, 1.0):
+        params = SamplingParams(temperature, seed=1, banned_ids=(top,), banned_before=12)
+        bonus = [made.verify(logits[n:], Nothing(), params, 10 + n).bonus for n in range(4)]
+        assert [token == top for token in bonus] == [False, False, True, True]
+        verdict = made.verify(logits, Lookup((*bonus[:2], top, top)), params, 10)
+        if name == "coupled":
+            assert verdict.accepted == 4
+        assert made.verify(logits, Lookup((top,)), params, 10).accepted == 0
+        inside = int(ids_map[0])
+        draft = logits[0, ids_map].copy()
+        draft[0] = 40
+        banned = SamplingParams(temperature, seed=1, banned_ids=(inside,), banned_before=12)
+        for position, is_banned in ((11, True), (12, False)):
+            token, _ = made.draft_token(draft, banned, position, ids_map)
+            guesses = made.bonus_candidates(draft, banned, position, 5, None, ids_map).tolist()
+            assert (token != inside) == is_banned
+            assert (inside not in guesses) == is_banned
+
+
+def test_a_banned_token_moves_only_the_mass_it_had():
+    """min_tokens must renormalise what is left, not fall to the next token."""
+    logits = np.log([[0.5, 0.3, 0.2]]).astype(np.float32)
+    counts = np.zeros(3)
+    for seed in range(2000):
+        params = SamplingParams(1.0, seed=seed, banned_ids=(0,), banned_before=1)
+        counts[rule("ratio").verify(logits, Nothing(), params, 0).bonus] += 1
+    assert counts[0] == 0
+    # 5 standard deviations of a share of 0.6: a false alarm in 1.7 million runs.
+    assert abs(counts[1] / 2000 - 0.6) < 5 * (0.24 / 2000) ** 0.5
+
+
+@given(seed=st.integers(0, 999), temperature=st.sampled_from([0.3, 1.0]), seeds=st.integers(0, 99))
+def test_a_draft_like_its_target_is_always_accepted(seed, temperature, seeds):
+    """S16, S17: equal laws under the same cuts accept everything; drafting outside the request's
+    top_k, or from other noise, would not."""
+    logits = target_logits(seed, 3)
+    for cut in ({}, {"top_k": 1}, {"top_k": 5, "top_p": 0.7}):
+        params = SamplingParams(temperature, seed=seeds, **cut)
+        made = rule("coupled")
+        tokens = tuple(made.draft_token(logits[n], params, 7 + n)[0] for n in range(2))
+        assert made.verify(logits, Drafted(tokens), params, 7).accepted == 2
+
+
+@pytest.mark.parametrize("scale", [-0.1, 1.1, float("nan")])
+def test_a_saguaro_scale_that_cannot_be_is_refused(scale):
+    with pytest.raises(UsageError, match="from 0 to 1"):
+        rule("ratio", saguaro=scale)
+
+
+def test_saguaro_without_a_draft_law_is_refused():
+    """The coupled rule would ignore it in silence."""
+    with pytest.raises(UsageError, match="--verify ratio"):
+        rule("coupled", saguaro=0.5)
+    assert rule("coupled", saguaro=1.0).name == "coupled"

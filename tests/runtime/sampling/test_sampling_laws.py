@@ -66,7 +66,7 @@ def decode(made, params: SamplingParams, kinds: str) -> list[int]:
         first, last = len(tokens), tokens[-1] if tokens else START
         drafts, laws, context = [], [], last
         for depth in range(2):
-            context, q = made.draft_token(DRAFT[context], params, first + depth)
+            context, q = made.draft_token(DRAFT[context], params, first + depth, num_prepared=1)
             drafts.append(context)
             laws.append(q)
         proposals: dict[str, Proposal] = {
@@ -86,9 +86,14 @@ def decode(made, params: SamplingParams, kinds: str) -> list[int]:
     [("d", {}), ("dln", {"top_k": 3, "top_p": 0.95})],
     ids=["drafted", "mixed proposals, cut"],
 )
-@pytest.mark.parametrize("name", ["coupled", "ratio"])
-def test_rounds_emit_the_joint_law_of_three_tokens(name, kinds, cut):
-    made, counts = rule(name), np.zeros((V, V, V))
+@pytest.mark.parametrize(
+    "made",
+    [rule("coupled"), rule("ratio"), rule("ratio", saguaro=0.2), rule("ratio", saguaro=0.0)],
+    ids=["coupled", "ratio", "saguaro 0.2", "saguaro 0"],
+)
+def test_rounds_emit_the_joint_law_of_three_tokens(made, kinds, cut):
+    """S1 to S3, S16, S18: both rules and every proposal, whatever the draft's law is made into."""
+    counts = np.zeros((V, V, V))
     base = SamplingParams(temperature=0.9, **cut)
     for seed in range(3000):
         params = SamplingParams(temperature=0.9, seed=seed, **cut)

@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from engines.errors import BackendError
-from runtime.sampling.logits import law, process, survivors, top_ids
+from runtime.sampling.logits import (
+    best_survivor,
+    law,
+    process,
+    survivors,
+    top_ids,
+    top_survivors,
+    without_banned,
+)
 from runtime.sampling.params import SamplingParams
 
 INF = np.float32(np.inf)
@@ -79,7 +87,7 @@ def test_top_p_keeps_the_fewest_most_likely_ids_that_reach_the_mass(row, top_p, 
     order = ranked(row)
     assert kept == sorted(order[: len(kept)])
     mass = exact_softmax(row, temperature)[order].cumsum()
-    rounding = 1e-9
+    rounding = 1e-6  # the cut is found in float32
     assert mass[len(kept) - 1] >= top_p - rounding
     assert len(kept) == 1 or mass[len(kept) - 2] < top_p + rounding
 
@@ -135,6 +143,92 @@ def test_nucleus_of_a_full_vocabulary_equals_full_sorting(top_p, spread):
     kept = kept_ids(row, SamplingParams(temperature=0.8, top_p=top_p))
     assert abs(len(kept) - num) <= (1 if spread == 0 else 0)
     assert kept == sorted(order[: len(kept)])
+
+
+# --- shortcuts to the same answer ---
+
+cuts = st.builds(
+    SamplingParams,
+    temperature=temperatures,
+    top_k=st.sampled_from([0, 1, 4, 70, 10**6]),
+    top_p=st.sampled_from([1.0, 0.999, 0.9, 0.5, 0.05]),
+    min_p=st.sampled_from([0.0, 1e-3, 0.1, 0.6]),
+)
+
+
+@given(row=rows, params=cuts, num=st.integers(0, 320))
+def test_the_first_survivors_are_those_of_the_whole_cut(row, params, num):
+    kept = set(kept_ids(row, params))
+    expected = [token for token in ranked(row) if token in kept][:num]
+    assert top_survivors(row, params, num).tolist() == expected
+
+
+@given(row=rows, params=cuts, seed=st.integers(0, 999))
+def test_the_best_survivor_is_the_best_of_the_whole_cut(row, params, seed):
+    """The highest score is often that of an id which is cut, many in a row with it."""
+    scores = np.random.default_rng(seed).gumbel(size=row.size).astype(np.float32) * 3 + row
+    kept = np.array(kept_ids(row, params))
+    assert best_survivor(scores.copy(), row, params) == kept[scores[kept].argmax()]
+
+
+def test_of_equal_scores_the_lowest_surviving_id_is_best():
+    row = np.array([0, 2, 2, 2, 1], np.float32)
+    scores = np.array([9, 1, 1, 1, 9], np.float32)
+    assert best_survivor(scores, row, SamplingParams(temperature=1, top_p=0.8)) == 1
+
+
+def test_masked_ids_are_never_the_best_survivor():
+    row = np.array([-np.inf, 1, -np.inf, 0], np.float32)
+    for cut in ({"top_p": 0.99}, {"min_p": 1e-9}, {"top_k": 3}):
+        for seed in range(50):
+            noise = np.random.default_rng(seed).gumbel(size=4).astype(np.float32)
+            params = SamplingParams(temperature=1, **cut)
+            assert best_survivor(row + noise, row, params) in (1, 3)
+
+
+@pytest.mark.parametrize("damage", [np.nan, np.inf, -np.inf], ids=str)
+@pytest.mark.parametrize("cut", [{"top_k": 2}, {"top_p": 0.5}, {"min_p": 0.5}], ids=str)
+def test_shortcuts_refuse_damaged_rows(damage, cut):
+    row = np.full(200, -np.inf if damage == -np.inf else 0.0, np.float32)
+    row[150] = damage
+    params = SamplingParams(temperature=1, **cut)
+    for call in (lambda: top_survivors(row, params, 3), lambda: best_survivor(row, row, params)):
+        with pytest.raises(BackendError, match="largest logit of a row"):
+            call()
+
+
+# --- bans ---
+
+BANNED = SamplingParams(temperature=1, banned_ids=(3, 1, 99), banned_before=10)
+
+
+def test_banned_ids_have_no_mass_before_their_position_and_theirs_from_it_on():
+    row = np.arange(5, dtype=np.float32)
+    before = row.copy()
+    masked = without_banned(row, BANNED, 9)
+    assert np.flatnonzero(np.isneginf(masked)).tolist() == [1, 3]
+    assert masked[[0, 2, 4]].tolist() == [0, 2, 4]
+    np.testing.assert_array_equal(row, before)
+    assert without_banned(row, BANNED, 10) is row
+    assert without_banned(row, SamplingParams(), 0) is row
+
+
+def test_bans_are_in_target_ids_also_for_a_draft_of_fewer():
+    row = np.zeros(4, np.float32)
+    masked = without_banned(row, BANNED, 0, np.array([8, 3, 99, 2]))
+    assert np.flatnonzero(np.isneginf(masked)).tolist() == [1, 2]
+
+
+def test_a_draft_that_knows_only_banned_ids_still_has_a_law():
+    """Its drafts are rejected; a row without any mass would be an error."""
+    row = np.zeros(2, np.float32)
+    assert without_banned(row, BANNED, 0, np.array([1, 3])) is row
+
+
+def test_a_target_with_every_id_banned_is_refused():
+    row = without_banned(np.zeros(2, np.float32), SamplingParams(0.0, 0, 1.0, 0, 0.0, (0, 1), 5), 0)
+    with pytest.raises(BackendError, match="every token is masked"):
+        law(row, SamplingParams())
 
 
 # --- process ---

@@ -40,6 +40,11 @@ from runtime.sampling.params import SamplingParams
         ("min_p", math.nan, "[0, 1]"),
         ("min_p", False, "[0, 1]"),
         ("min_p", [0.1], "[0, 1]"),
+        ("banned_ids", [1], "tuple"),
+        ("banned_ids", (1, -1), "tuple of token ids"),
+        ("banned_ids", (True,), "tuple of token ids"),
+        ("banned_before", -1, ">= 0"),
+        ("banned_before", 1.0, "whole"),
     ],
 )
 def test_bad_value_is_refused_by_name_value_and_range(name, value, allowed):
@@ -87,3 +92,20 @@ def test_defaults_are_greedy_and_cut_nothing():
 def test_values_cannot_be_changed_past_the_checks():
     with pytest.raises(dataclasses.FrozenInstanceError):
         SamplingParams().temperature = -1  # type: ignore[misc]
+
+
+def test_an_engines_own_argmax_is_used_only_where_it_is_the_choice():
+    """S4, S5: a sampled request that takes the engine's argmax decodes greedily, in silence."""
+    assert SamplingParams().chooses_in_graph(0)
+    assert not SamplingParams(temperature=1e-9).chooses_in_graph(0)
+    banned = SamplingParams(banned_ids=(5,), banned_before=3)
+    assert [banned.chooses_in_graph(position) for position in range(5)] == [False] * 3 + [True] * 2
+    assert SamplingParams(banned_before=3).chooses_in_graph(0), "nothing is banned"
+    assert SamplingParams(banned_ids=(5,)).chooses_in_graph(0), "nowhere is it banned"
+
+
+@pytest.mark.parametrize("name", ["repetition_penalty", "presence_penalty", "frequency_penalty"])
+def test_penalties_are_refused_not_ignored(name):
+    """S8, S10: a penalty that is accepted and dropped loops for ever."""
+    with pytest.raises(TypeError, match=name):
+        SamplingParams(**{name: 1.3})

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from runtime.spec.fanout import fan_out, geometric, power_law_ranks
+from runtime.spec.fanout import covered, fan_out, geometric, power_law_ranks
 
 shares = st.floats(0, 1, allow_nan=False, width=32)
 
 
-def covered(accepted: np.ndarray, ranks: np.ndarray, counts: tuple[int, ...]) -> float:
+def by_hand(accepted: np.ndarray, ranks: np.ndarray, counts: tuple[int, ...]) -> float:
     """The probability that one of the prepared outcomes comes true."""
     return float(sum(p * row[:n].sum() for p, row, n in zip(accepted, ranks, counts, strict=True)))
 
@@ -29,11 +29,12 @@ def test_no_other_choice_of_as_many_outcomes_is_likelier(
         counts = fan_out(accepted, ranks, width)
         assert counts.sum() <= width
         best = max(
-            covered(accepted, ranks, other)
+            by_hand(accepted, ranks, other)
             for other in itertools.product(range(4), repeat=3)
             if sum(other) <= width
         )
-        assert covered(accepted, ranks, tuple(counts)) == pytest.approx(best)
+        assert by_hand(accepted, ranks, tuple(counts)) == pytest.approx(best)
+        assert covered(accepted, ranks, counts) == pytest.approx(best)
 
 
 def test_a_candidate_is_worth_no_more_than_those_before_it() -> None:

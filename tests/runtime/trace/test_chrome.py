@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -51,15 +52,45 @@ def test_an_empty_timeline_is_a_valid_trace(tmp_path: Path) -> None:
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"missing.t\.json cannot be written"):
+    with pytest.raises(UsageError, match=r"missing.t\.json' cannot be written"):
         write_trace(sample(), tmp_path / "missing" / "t.json", {})
     with pytest.raises(UsageError, match="--trace"):
         write_trace(sample(), tmp_path, {})
+    with pytest.raises(UsageError, match="cannot be written"):
+        write_trace(sample(), tmp_path / ("n" * 300), {})
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_pipe_is_not_replaced_and_a_link_is_followed(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match="no regular file"):
+        write_trace(sample(), tmp_path / "pipe", {})
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    write_trace(sample(), tmp_path / "link", {})
+    assert (tmp_path / "link").is_symlink()
+    assert read_trace(tmp_path / "real").spans
+
+
+def test_a_name_that_is_no_text_does_not_matter(tmp_path: Path) -> None:
+    write_trace(sample(), tmp_path / "t", {})
+    trace = json.loads((tmp_path / "t").read_text())
+    next(event for event in trace["traceEvents"] if event["ph"] == "X")["name"] = {"a": 1}
+    (tmp_path / "t").write_text(json.dumps(trace))
+    assert "{'a': 1}" in {span.label for span in read_trace(tmp_path / "t").spans}
+
+
 @pytest.mark.parametrize(
-    "content", ["", "[]", "{}", '{"traceEvents": [{"ph": "X"}]}', '{"traceEvents": 3}', "\x00"]
+    "content",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"traceEvents": [{"ph": "X"}]}',
+        '{"traceEvents": 3}',
+        "\x00",
+        "[" * 30_000,
+        '{"traceEvents": [{"ph": "i", "name": "hit", "args": {}, "ts": 1' + 400 * "0" + "}]}",
+    ],
 )
 def test_a_file_of_another_kind_is_refused(tmp_path: Path, content: str) -> None:
     path = tmp_path / "t.json"

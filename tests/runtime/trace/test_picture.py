@@ -42,6 +42,22 @@ def test_nothing_is_drawn_outside_the_frame(start: int, length: int) -> None:
         assert left + float(bar.attrib["width"]) <= WIDTH - RIGHT + 1
 
 
+def test_times_count_from_the_first_round() -> None:
+    late = Timeline()
+    late.span("target", "load target", 0.0, 5.0)
+    late.span("target", "verify", 5.0, 5.010)
+    texts = [
+        element.text
+        for element in ElementTree.fromstring(draw(late, 0.0, 0.010)).iter(f"{SVG}text")
+    ]
+    assert "verify" in texts
+    assert "load target" not in texts
+    assert {"0 ms", "10 ms"} <= set(texts)
+    before = draw(late, -1.0, 0.0)
+    assert "load target" in before
+    assert "-1000 ms" in before
+
+
 def test_an_endless_stretch_is_cut_to_the_records() -> None:
     whole = draw(sample(), 0.0, 0.020)
     assert draw(sample(), float("-inf"), float("inf")) == whole

@@ -8,6 +8,12 @@ from hypothesis import strategies as st
 
 from runtime.trace.timeline import Overlap, Span, Timeline, overlap
 
+DRAFTING = {
+    "of": "draft",
+    "labels": ["prepare"],
+    "behind": "target",
+    "behind_labels": ["verify"],
+}
 intervals = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)), max_size=12)
 
 
@@ -24,16 +30,17 @@ def test_hidden_is_the_time_in_which_both_lanes_work(
     ticks = range(60)
     hidden = sum(works(draft, tick) and works(target, tick) for tick in ticks)
     exposed = sum(works(draft, tick) and not works(target, tick) for tick in ticks)
-    found = overlap(spans, of="draft", behind="target", labels=["prepare"])
+    found = overlap(spans, **DRAFTING)
     assert found == Overlap(pytest.approx(hidden), pytest.approx(exposed))
 
 
 def test_only_the_wanted_labels_count() -> None:
     spans = [Span("draft", "prompt", 0, 5), Span("draft", "prepare", 5, 7)]
-    found = overlap(spans, of="draft", behind="target", labels=["prepare"])
+    spans.append(Span("target", "prompt", 0, 9))
+    found = overlap(spans, **DRAFTING)
     assert found == Overlap(0.0, 2.0)
     assert found.hidden_share == 0.0
-    assert overlap([], of="draft", behind="target", labels=["prepare"]).hidden_share == 0.0
+    assert overlap([], **DRAFTING).hidden_share == 0.0
 
 
 def test_a_long_run_keeps_a_bounded_number_of_records() -> None:

@@ -1,4 +1,4 @@
-"""What one side writes the other reads, and nothing of the round before."""
+"""What one side writes the other reads, and nothing of the round or the text before."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 
 from runtime.device.host import HostDevice
-from runtime.sampling.proposal import Drafted, Nothing, SparseLaw
-from runtime.spec.outcome import Outcome
-from runtime.workers.mailbox import Mailbox
+from runtime.kv.slots import SlotRef
+from runtime.sampling.proposal import Drafted, Lookup, Nothing, SparseLaw
+from runtime.spec.fallback import ProposalKind
+from runtime.workers import mailbox as mail
+from runtime.workers.mailbox import Kind, Mailbox
 
-ROWS, K = 2, 3
+ROWS, K, LEASE = 2, 3, 5
 
 
 @pytest.fixture
@@ -25,46 +27,87 @@ def point_mass(token: int) -> SparseLaw:
 
 
 def test_a_row_that_nobody_wrote_proposes_nothing(mailbox: Mailbox) -> None:
-    assert mailbox.proposal(0) == Nothing()
+    assert mailbox.proposal(0, LEASE) == Nothing()
 
 
-def test_proposals_arrive_by_row(mailbox: Mailbox) -> None:
-    mailbox.propose(0, (5, 6, 7), None)
-    mailbox.propose(1, (8,), None)
-    assert mailbox.proposal(0) == Drafted((5, 6, 7), None)
-    assert mailbox.proposal(1) == Drafted((8,), None)
+def test_proposals_arrive_by_row_and_say_what_they_are(mailbox: Mailbox) -> None:
+    """A looked-up token is judged as a point mass, a drafted one by the law it was drawn from."""
+    mailbox.propose(0, LEASE, Kind.HIT, (5, 6, 7))
+    mailbox.propose(1, LEASE, Kind.LOOKUP, (8,))
+    assert mailbox.proposal(0, LEASE) == Drafted((5, 6, 7), None)
+    assert mailbox.proposal(1, LEASE) == Lookup((8,))
+
+
+def test_a_proposal_to_the_last_holder_of_a_slot_is_none_to_the_next(mailbox: Mailbox) -> None:
+    """A text that joined in the slot was once judged on the drafts of the one that left."""
+    mailbox.propose(0, LEASE, Kind.HIT, (5, 6, 7))
+    assert mailbox.proposal(0, LEASE + 1) == Nothing()
 
 
 def test_a_proposals_laws_are_its_own(mailbox: Mailbox) -> None:
     """An old law judges a new token by odds it was not drawn with; that is not lossless."""
     old, new = (point_mass(5), point_mass(6)), (point_mass(7),)
-    mailbox.propose(0, (5, 6), old)
-    mailbox.propose(0, (7,), new)
-    proposal = mailbox.proposal(0)
+    mailbox.propose(0, LEASE, Kind.HIT, (5, 6), old)
+    mailbox.propose(0, LEASE, Kind.JIT, (7,), new)
+    proposal = mailbox.proposal(0, LEASE)
     assert isinstance(proposal, Drafted)
     assert proposal.law is new
-    mailbox.propose(0, (7,), None)
-    assert mailbox.proposal(0) == Drafted((7,), None)
+    mailbox.propose(0, LEASE, Kind.HIT, (7,))
+    assert mailbox.proposal(0, LEASE) == Drafted((7,), None)
 
 
 def test_a_shorter_proposal_leaves_nothing_of_a_longer_one(mailbox: Mailbox) -> None:
-    mailbox.propose(0, (5, 6, 7), None)
-    mailbox.propose(0, (), None)
-    assert mailbox.proposal(0) == Nothing()
+    mailbox.propose(0, LEASE, Kind.HIT, (5, 6, 7))
+    mailbox.propose(0, LEASE, Kind.NONE)
+    assert mailbox.proposal(0, LEASE) == Nothing()
+    assert not mailbox.proposals.array[0, mail.PROPOSED :].any()
 
 
-def test_clearing_ends_every_proposal(mailbox: Mailbox) -> None:
-    """The next batch must not be judged on the drafts of the last one."""
-    for row in range(ROWS):
-        mailbox.propose(row, (5, 6), None)
-    mailbox.clear()
-    assert [mailbox.proposal(row) for row in range(ROWS)] == [Nothing()] * ROWS
+def test_a_moved_row_takes_its_proposal_and_laws_with_it(mailbox: Mailbox) -> None:
+    laws = (point_mass(5),)
+    mailbox.propose(1, LEASE, Kind.HIT, (5,), laws)
+    mailbox.move(SlotRef(1, LEASE), SlotRef(0, LEASE + 1))
+    assert mailbox.proposal(0, LEASE + 1) == Drafted((5,), laws)
+    assert mailbox.proposal(0, LEASE) == Nothing()
+
+
+def test_a_moved_row_does_not_take_the_proposal_to_the_slots_last_holder_with_it(
+    mailbox: Mailbox,
+) -> None:
+    """A text that had no proposal yet was judged on leftovers, stamped with its own new lease."""
+    mailbox.propose(1, LEASE, Kind.HIT, (5,))
+    mailbox.move(SlotRef(1, LEASE + 1), SlotRef(0, LEASE))
+    assert mailbox.proposal(0, LEASE) == Nothing()
 
 
 @pytest.mark.parametrize("accepted", range(K + 1))
 def test_an_outcome_arrives_with_the_tokens_it_emits(mailbox: Mailbox, accepted: int) -> None:
     drafts = (5, 6, 7)
-    mailbox.decide(1, drafts, Outcome(K, 99))  # a longer one of the round before
-    mailbox.decide(1, drafts, Outcome(accepted, 8))
-    assert mailbox.outcome(1) == Outcome(accepted, 8)
-    assert mailbox.emitted(1) == [*drafts[:accepted], 8]
+    mailbox.decide(1, LEASE, Kind.HIT, drafts, K, 99)  # a longer one of the round before
+    mailbox.decide(1, LEASE, Kind.JIT, drafts, accepted, 8)
+    cells = mailbox.outcomes.array[1].tolist()
+    assert cells[: mail.EMITTED] == [LEASE, Kind.JIT, K, accepted]
+    assert cells[mail.EMITTED : mail.EMITTED + accepted + 1] == [*drafts[:accepted], 8]
+
+
+def test_all_rows_decided_at_once_are_what_they_are_one_by_one(mailbox: Mailbox) -> None:
+    drafts, accepted, bonus = [[5, 6, 7], [8, 0, 0]], [2, 1], [9, 4]
+    for row in range(ROWS):
+        mailbox.decide(row, LEASE + row, Kind.HIT, drafts[row], accepted[row], bonus[row])
+    one_by_one = mailbox.outcomes.array.tolist()
+    mailbox.outcomes.array[:] = 0
+    mailbox.decide_all(
+        *(np.array(values) for values in ([LEASE, LEASE + 1], [Kind.HIT] * 2, [3, 3])),
+        np.array(accepted),
+        np.array(bonus),
+        np.array(drafts),
+    )
+    for row, cells in enumerate(mailbox.outcomes.array.tolist()):
+        end = mail.EMITTED + accepted[row] + 1
+        assert cells[:end] == one_by_one[row][:end]
+
+
+def test_every_kind_but_skip_has_a_source_in_the_statistics() -> None:
+    kinds = [kind for kind in Kind if kind is not Kind.SKIP]
+    assert {kind.source for kind in kinds} == set(ProposalKind)
+    assert all(kind.source.name == kind.name for kind in kinds)

@@ -4,6 +4,7 @@ plan       a plan
 hang PATH  writes this process's id to PATH, then never ends
 abort      the process aborts, as the C++ library does
 exit       the process exits without a word
+kill N     signal N ends the process
 fail       no plan, with a reason
 """
 
@@ -41,6 +42,8 @@ def _compile(monitor: Any) -> bytes | None:
         os.abort()
     if ending == "exit":
         os._exit(3)
+    if ending == "kill":
+        os.kill(os.getpid(), int(argument))
     monitor.phase_finish("Building engine")
     return None if ending == "fail" else PLAN
 

@@ -1,14 +1,12 @@
-"""Which mode will be fastest here: measured step times put into the cost model.
-
-The acceptance law is the draft maker's held-out figure, so this is a bet placed once, at load.
-Results are remembered per build and machine.
-"""
+"""How long each kind of call takes on this machine: measured once, remembered per build."""
 
 from __future__ import annotations
 
 import statistics as stats
 from collections.abc import Callable
 from time import perf_counter
+
+import numpy as np
 
 from engines.bundle import Bundle
 from engines.codec import DecodeError, decode, encode
@@ -19,35 +17,22 @@ from runtime.kv.layout import SlotLayout, branch_mask
 from runtime.loader import LoadedPair, on_stream
 from runtime.memo import Memo
 from runtime.placement import place
-from runtime.spec.cost import StepTimes, predict
-from runtime.spec.statistics import OutcomeStatistics
+from runtime.spec.cost import StepTimes
 from runtime.workers.calls import feed_one
 
 REPEATS = 7
-MARGIN = 1.15
-"""How much faster than plain decoding a mode must look: the acceptance is that of other prompts."""
 CONTEXT = 192
 
 
-def choose_mode(bundle: Bundle, num_draft: int, num_branches: int) -> tuple[str, str]:
-    """The mode predicted to be fastest, and one line saying why."""
-    if bundle.draft is None or num_draft < 1:
-        return "ar", "auto chose ar: there is no draft to speculate with"
-    cores, quota = available_cores(), cpu_quota()
-    if place("ssd", cores, quota, has_draft=True).mode != "ssd":
-        num_branches = 0
-    times = measure(bundle, num_draft, num_branches)
-    figures = bundle.manifest.draft_figures
-    law = OutcomeStatistics(num_draft, max(1, num_branches), figures.ranks if figures else ())
-    rates = predict(times, law, num_branches)
-    if num_branches == 0:
-        del rates["ssd"]
-    best = max(rates, key=lambda mode: rates[mode])
-    if rates[best] < MARGIN * rates["ar"]:
-        best = "ar"
-    listed = ", ".join(f"{mode} {rate:.0f}" for mode, rate in rates.items())
-    why = f"predicted tokens/s {listed}; speculation has to beat ar by {MARGIN - 1:.0%}"
-    return best, f"auto chose {best}: {why}"
+def machine_key(bundle: Bundle) -> str:
+    """What step times hang on: the build, the executor, the cores."""
+    return ":".join(
+        (
+            bundle.manifest.build_key,
+            runtime_identity(),
+            f"cores {available_cores()} of {cpu_quota()}",
+        )
+    )
 
 
 def measure(
@@ -55,15 +40,7 @@ def measure(
 ) -> StepTimes:
     """Median seconds of each kind of call, from the memo or measured now (about a second)."""
     memo = memo or Memo()
-    key = ":".join(
-        (
-            "steps",
-            bundle.manifest.build_key,
-            runtime_identity(),
-            f"cores {available_cores()} of {cpu_quota()}",
-            f"K {num_draft} W {num_branches}",
-        )
-    )
+    key = f"steps:{machine_key(bundle)}:K {num_draft} W {num_branches}"
     known = memo.get(key)
     if known is not None:
         try:
@@ -150,7 +127,7 @@ def _branch_call(session: Session, num_branches: int) -> Callable[[], None]:
         step.tokens[0] = 0
         step.positions[0] = start
         step.write_at[0] = layout.scratch_row(0)
-        branch_mask(step.mask[0], layout, [start] * num_branches, 0)
+        branch_mask(step.mask[0], layout, np.full(num_branches, start), 0)
         step.logit_rows[0] = range(num_branches)
         step.num_draft[0] = 0
         step.run()

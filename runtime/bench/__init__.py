@@ -1,0 +1,1 @@
+"""Measurements of the runtime itself: ``python -m runtime bench KIND``."""

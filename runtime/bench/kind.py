@@ -1,0 +1,38 @@
+"""What a kind of measurement is to the command line: options in, figures out."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+Tick: TypeAlias = Callable[[int, str], None]
+Show: TypeAlias = Callable[[str, int], AbstractContextManager[Tick]]
+"""``with show(what, total) as tick`` tells a waiting user of ``tick(done, a few words)``."""
+
+
+class Figures(Protocol):
+    """What was measured: a dataclass, which is what ``--json`` prints."""
+
+    def as_text(self) -> str:
+        """The same for people, tables and formulas included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind. ``add_options`` gives its parser what ``measure`` reads from the arguments.
+
+    ``packages`` are the distributions whose versions belong beside the figures; ``formulas`` say
+    how a figure that was not itself measured is made from others.
+    """
+
+    name: str
+    purpose: str
+    description: str
+    examples: str
+    packages: tuple[str, ...]
+    formulas: Mapping[str, str]
+    add_options: Callable[[argparse.ArgumentParser], None]
+    measure: Callable[[argparse.Namespace, Show], Figures]

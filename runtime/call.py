@@ -1,0 +1,66 @@
+"""What one call asks for, read once: each of its prompts becomes an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from engines.bundle import Bundle
+from engines.errors import UsageError
+from runtime.completion import Answer
+from runtime.request import GenerateOptions, Request, read_options, read_prompt
+from runtime.sampling.params import SamplingParams
+from runtime.text.detok import Detokenizer
+from runtime.text.stop import StopText
+from runtime.text.tokenizer import Tokenizer
+
+
+class Call:
+    """The options of a call. Raises UsageError for those that cannot be served as asked."""
+
+    def __init__(self, bundle: Bundle, tokenizer: Tokenizer, options: Mapping[str, object]) -> None:
+        model = bundle.target.model
+        self._vocab_size = model.vocab_size
+        self._max_len = bundle.manifest.limits.max_len
+        self._tokenizer = tokenizer
+        known = GenerateOptions.__annotations__
+        for name in options:
+            if name not in known:
+                raise UsageError(
+                    f"unknown option {name!r}, expected {', '.join(known)}; how to sample is said "
+                    "by SamplingParams"
+                )
+        self._ending = read_options(vocab_size=model.vocab_size, **options)  # type: ignore[arg-type]
+        self._stop_ids = frozenset((*model.eos_token_ids, *self._ending.stop_token_ids))
+        if self._ending.min_tokens and self._stop_ids.issuperset(range(model.vocab_size)):
+            raise UsageError(
+                f"min-tokens is {self._ending.min_tokens} and every token ends the text, so none "
+                "may come first; give fewer stop-token-ids, or min-tokens 0"
+            )
+
+    def answer(
+        self, prompt: Sequence[int], params: SamplingParams, on_text: Callable[[str], None]
+    ) -> Answer:
+        """Raises UsageError or CapacityError for a prompt or params that cannot be served."""
+        ids = read_prompt(prompt, max_len=self._max_len, vocab_size=self._vocab_size)
+        if not isinstance(params, SamplingParams):
+            raise UsageError(f"params is a {type(params).__name__}, expected SamplingParams")
+        if params.banned_ids:
+            raise UsageError(
+                "params has banned_ids, which are the LLM's own; min-tokens keeps stop tokens away"
+            )
+        ending = self._ending
+        text = Detokenizer(self._tokenizer)
+        stop = None
+        if ending.stop:
+            stop = StopText(text, ending.stop, min_tokens=ending.min_tokens)
+        request = Request(
+            ids,
+            params,
+            ending.max_tokens,
+            self._stop_ids,
+            self._max_len,
+            min_tokens=ending.min_tokens,
+            stop=stop,
+            num_logprobs=ending.logprobs,
+        )
+        return Answer(request, stop or text, on_text)

@@ -1,0 +1,124 @@
+"""The loop that drives a loaded pair: answers in, text out, one call at a time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from threading import Lock
+from time import perf_counter
+
+from engines.errors import BackendError, DeviceError, SsdError, UsageError
+from runtime.completion import Answer
+from runtime.loader import LoadedPair
+from runtime.request import whole_number
+from runtime.scheduler import RoundReport
+from runtime.trace.timeline import Timeline
+
+
+class Engine:
+    """Owns the pair. All but ``cancel`` is for one thread at a time."""
+
+    def __init__(self, pair: LoadedPair) -> None:
+        self._pair = pair
+        self._turn = Lock()
+        self._answers: Sequence[Answer] = ()
+        self._is_closed = False
+        self._process = os.getpid()  # threads do not follow into a fork
+
+    def steps(self, answers: Sequence[Answer]) -> Generator[list[Answer], None, None]:
+        """Run the requests of ``answers``. Pauses after each round, with those that have become
+        complete by it.
+
+        Closed, or left by any error, it cancels what still runs and frees its slots. Raises
+        UsageError when it is begun in the middle of another call, which it would mix with, when
+        the LLM is closed, before or meanwhile, and in another process than the one it was opened
+        in.
+        """
+        scheduler = self._pair.scheduler
+        with self._one_at_a_time():
+            try:
+                running = {}
+                for answer in answers:
+                    answer.ticket = scheduler.submit(answer.request, answer.take)
+                    running[answer.ticket] = answer
+                self._answers = list(answers)
+                while running:
+                    self._require_own_process()
+                    scheduler.step()
+                    done = [running.pop(ticket) for ticket in scheduler.just_done]
+                    for answer in done:
+                        answer.finish()
+                    yield done
+            except BaseException as error:
+                for answer in answers:
+                    answer.mute()
+                if self._is_own_process:
+                    self._drain(answers)
+                if self._is_closed and isinstance(error, BackendError | DeviceError):
+                    raise UsageError("the LLM was closed while this request ran") from error
+                raise
+            finally:
+                self._answers = ()
+
+    def cancel(self, index: int | None = None) -> None:
+        """End what runs now, or the one at ``index`` of it, from any thread or a callback."""
+        number = None if index is None else whole_number(index)
+        if index is not None and number is None:
+            raise UsageError(f"index is {index!r}, expected the number of a prompt, or None")
+        answers = self._answers  # replaced as a whole by the thread that runs them
+        self._cancel(answers if number is None else answers[number : number + 1])
+
+    def _cancel(self, answers: Sequence[Answer]) -> None:
+        for answer in answers:
+            if answer.ticket is not None:
+                self._pair.scheduler.cancel(answer.ticket)
+
+    def _drain(self, answers: Sequence[Answer]) -> None:
+        self._cancel(answers)
+        with suppress(SsdError):  # of an engine: it is on its way to the caller already
+            while self._pair.scheduler.step():
+                pass
+
+    @property
+    def _is_own_process(self) -> bool:
+        return os.getpid() == self._process
+
+    def _require_own_process(self) -> None:
+        if not self._is_own_process:
+            raise UsageError("this LLM was opened in another process; open it again here")
+
+    @contextmanager
+    def _one_at_a_time(self) -> Iterator[None]:
+        self._require_own_process()
+        if self._is_closed:
+            raise UsageError("this LLM is closed; open the bundle again with LLM.open")
+        if not self._turn.acquire(blocking=False):
+            raise UsageError(
+                "this LLM is in the middle of another request and runs one call at a time; wait "
+                "for it, close its stream, or open one LLM a thread"
+            )
+        try:
+            yield
+        finally:
+            self._turn.release()
+
+    def close(self) -> None:
+        """Free engines, caches and threads; idempotent. A request that runs raises UsageError."""
+        self._is_closed = True
+        if self._is_own_process:
+            self._pair.close()
+
+
+def mark_round(timeline: Timeline, report: RoundReport) -> None:
+    """Put on a timeline how each row's round began; fits ``runtime.scheduler.OnRound``."""
+    for row in report.rows:
+        if row.hit is not None:
+            timeline.moment(
+                "hit" if row.hit else "miss",
+                perf_counter(),
+                round=report.number,
+                row=row.slot,
+                drafts=row.kind.name.lower(),
+                accepted=row.accepted,
+            )

@@ -1,0 +1,325 @@
+"""Continuous batching: texts join and leave between rounds, while the others go on.
+
+A ticket's states, and what moves it on. Every move is made by ``step``, between two rounds:
+
+    WAITING    a slot is free           leased, both sides are told                -> PROMPT
+    PROMPT     chunks of the prompt     one a step, on both sides at once          -> RUNNING
+    RUNNING    each round emits tokens  until the request's text has ended         -> ENDED
+    any        cancel                   the slot is given back                     -> ENDED
+
+Slots are leased from 0 on, and a call covers them up to the last running one. A slot in between
+that nobody holds is a dummy in the call; it is filled by the next text that waits, or else by the
+text of the last slot (compaction: its cache rows are copied), which makes the call smaller.
+
+While texts run, a step feeds at most one chunk of one prompt, so a long prompt delays a round by
+one chunk. Prompts are split alike in every mode and batch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from time import perf_counter
+
+from engines.errors import BackendError, SsdError
+from runtime.device.api import Device
+from runtime.kv.slots import SlotPool
+from runtime.request import Request
+from runtime.round import Rounds, Side
+from runtime.stats import NO_FIGURES, Stats, Tally
+from runtime.ticket import OnRound, OnTokens, RoundReport, RowReport, Ticket, TicketState
+from runtime.workers import mailbox as mail
+from runtime.workers.draft import DraftWorker
+from runtime.workers.entry import Entry
+from runtime.workers.mailbox import Kind
+from runtime.workers.target import TargetWorker
+
+__all__ = ["OnRound", "RoundReport", "RowReport", "Scheduler", "Stats", "Ticket"]
+
+
+class Scheduler:
+    """Runs requests on the given lanes. ``submit`` and ``cancel`` may be called from any thread;
+    ``step`` and ``run`` by one thread at a time, the one that drives the device."""
+
+    def __init__(
+        self,
+        device: Device,
+        mode: str,
+        target: Side[TargetWorker],
+        draft: Side[DraftWorker] | None,
+        *,
+        max_batch: int,
+        on_round: OnRound | None = None,
+    ) -> None:
+        """``on_round`` is told of each decided round, inside ``step``."""
+        self._prepares = mode == "ssd"
+        self._num_draft = target.worker.mailbox.num_draft
+        self._rounds = Rounds(device, mode, target, draft)
+        self._pool = SlotPool(max_batch)
+        self._orders: deque[tuple[Ticket, bool]] = deque()  # (ticket, whether to cancel it)
+        self._waiting: deque[Ticket] = deque()
+        self._rows: list[Ticket | None] = [None] * max_batch
+        self._prompts: deque[Ticket] = deque()
+        self._num_running = 0
+        self._num_scored = 0
+        self.just_done: list[Ticket] = []
+        """Those that the last ``step`` has made ``done``."""
+        self._committed: list[tuple[Ticket, list[int]]] = []
+        self._figures: Sequence[float] = NO_FIGURES
+        self._on_round = on_round
+        self._num_rounds = 0
+
+    @property
+    def num_free(self) -> int:
+        """Slots that nobody holds."""
+        return self._pool.num_free
+
+    def submit(self, request: Request, on_tokens: OnTokens | None = None) -> Ticket:
+        """Queue a request; it joins as soon as a slot is free, first come, first served.
+
+        ``on_tokens`` is called inside ``step``, while the next round runs.
+        """
+        ticket = Ticket(request, on_tokens, self._num_draft)
+        self._orders.append((ticket, False))
+        return ticket
+
+    def cancel(self, ticket: Ticket) -> None:
+        """End a request between two rounds, whatever it is at. What it has emitted stays."""
+        self._orders.append((ticket, True))
+
+    def run(
+        self,
+        requests: Sequence[Request],
+        on_tokens: Callable[[int, list[int]], None] | None = None,
+    ) -> Stats:
+        """Decode every request to its end; their counts together. ``on_tokens`` is called with
+        (index of the request, its new tokens).
+
+        On any error, an exception of ``on_tokens`` or ctrl-C included, everything in flight is
+        cancelled, the streams are drained and the slots given back before it is raised, so the
+        next run starts clean. Only an error of an engine lasts: BackendError then refuses every
+        later request.
+        """
+        started, begin = perf_counter(), self._figures
+        tickets = [
+            self.submit(request, None if on_tokens is None else _bound(on_tokens, index))
+            for index, request in enumerate(requests)
+        ]
+        while not all(ticket.done for ticket in tickets):
+            self.step()
+        total = Tally(self._num_draft)
+        for ticket in tickets:
+            total.add(ticket.tally)
+        decoding = [ticket.decoding_at for ticket in tickets if ticket.decoding_at]
+        if decoding:
+            total.prompt_s = min(decoding) - started
+            total.decode = (min(decoding), self._figures[mail.DECIDED_AT])
+        return total.stats(begin, self._figures, prepares=self._prepares)
+
+    def step(self) -> bool:
+        """One step: leave, join, at most one chunk of a prompt, one round. False when idle.
+
+        Raises what an engine or ``on_tokens`` raised, after cancelling everything in flight.
+        """
+        self.just_done = []
+        try:
+            return self._step()
+        except BaseException:
+            self._abandon()
+            raise
+
+    def _step(self) -> bool:
+        self._take_orders()
+        self._admit()
+        self._compact()
+        self._feed()
+        if self._num_running:
+            self._rounds.launch(scores=self._num_scored > 0)
+        self._hand_on()
+        if self._num_running:
+            self._take_outcomes()
+        return bool(self._prompts or self._num_running or self._committed or self._orders)
+
+    def _take_orders(self) -> None:
+        while self._orders:
+            ticket, is_cancelled = self._orders.popleft()
+            if not is_cancelled:
+                self._waiting.append(ticket)
+            elif ticket.state is not TicketState.ENDED:
+                ticket.request.cancel()
+                self._committed.append((ticket, ticket.request.commit(())))
+                self._end(ticket)
+
+    def _admit(self) -> None:
+        while self._waiting and self._pool.num_free:
+            if self._pool.num_free == len(self._rows):
+                self._require_sound()
+                self._rounds.reset()
+            ticket = self._waiting[0]
+            request = ticket.request
+            slot = ticket.slot = self._pool.lease()
+            self._rows[slot.index] = ticket
+            self._waiting.popleft()
+            self._note_company()
+            ticket.started_at, ticket.figures = perf_counter(), self._figures
+            entry = Entry(
+                request.prompt,
+                request.params,
+                limit=min(request.max_len, len(request.prompt) + request.max_tokens),
+                stop_ids=frozenset(request.stop_ids),
+                num_logprobs=request.num_logprobs,
+            )
+            self._rounds.admit(slot, entry)
+            ticket.state = TicketState.PROMPT
+            self._prompts.append(ticket)
+            self._run_if_fed(ticket)
+
+    def _note_company(self) -> None:
+        held = [ticket for ticket in self._rows if ticket is not None]
+        for ticket in held:
+            ticket.is_alone &= len(held) == 1
+
+    def _compact(self) -> None:
+        """Let the last texts move into the slots that nobody holds."""
+        if self._waiting or not self._pool.num_free:
+            return
+        num_held = len(self._rows) - self._pool.num_free
+        for ticket in reversed(self._rows[num_held:]):
+            if ticket is None:
+                continue
+            old = ticket.lease
+            self._pool.check(old)
+            new = ticket.slot = self._pool.lease()
+            self._rounds.move(old, new)
+            self._pool.release(old)
+            self._rows[new.index], self._rows[old.index] = ticket, None
+
+    def _feed(self) -> None:
+        if not self._prompts:
+            return
+        ticket = self._prompts[0]
+        self._pool.check(ticket.lease)
+        self._rounds.feed(ticket.lease)
+        ticket.chunks_left -= 1
+        self._run_if_fed(ticket)
+
+    def _run_if_fed(self, ticket: Ticket) -> None:
+        if ticket.chunks_left == 0:
+            self._prompts.remove(ticket)
+            ticket.state = TicketState.RUNNING
+            self._num_running += 1
+            self._num_scored += ticket.request.num_logprobs is not None
+
+    def _take_outcomes(self) -> None:
+        """Wait for the round; commit its tokens, and let those leave whose text has ended."""
+        rows, self._figures = self._rounds.outcomes()
+        logprobs = self._rounds.logprobs
+        reports = []
+        for index, ticket in enumerate(self._rows):
+            if ticket is None or ticket.state is not TicketState.RUNNING:
+                continue
+            cells = rows[index]
+            kind, num_drafted, accepted = cells[mail.KIND], cells[mail.COUNT], cells[mail.ACCEPTED]
+            if kind == Kind.SKIP:
+                continue
+            request, before = ticket.request, ticket.last_kind
+            num_before = request.num_emitted
+            emitted = cells[mail.EMITTED : mail.EMITTED + accepted + 1]
+            taken = request.commit(emitted, logprobs[index])
+            num_emitted = request.num_emitted - num_before
+            ticket.tally.round(kind, before, num_drafted, accepted, num_emitted)
+            ticket.last_kind = kind
+            if before is None:
+                ticket.decoding_at = self._figures[mail.STARTED_AT]
+            if self._on_round is not None:
+                hit = None if before is None else kind == Kind.HIT
+                source = Kind(kind).source
+                reports.append(RowReport(index, source, num_drafted, accepted, hit))
+            has_ended = request.finish_reason is not None
+            if has_ended:
+                self._end(ticket)
+            # A stop string can make text certain without completing a token.
+            if taken or has_ended or request.stop is not None:
+                self._committed.append((ticket, taken))
+        self._num_rounds += 1
+        if self._on_round is not None:
+            self._on_round(RoundReport(self._num_rounds, tuple(reports)))
+
+    def _end(self, ticket: Ticket) -> None:
+        """The ticket's text has ended: its slot is free for the next one."""
+        if ticket.state is TicketState.WAITING:
+            self._waiting.remove(ticket)
+        else:
+            self._pool.check(ticket.lease)
+            self._rounds.retire(ticket.lease)
+            self._release(ticket)
+        self._close_tally(ticket)
+
+    def _release(self, ticket: Ticket) -> None:
+        self._rows[ticket.lease.index] = None
+        self._pool.release(ticket.lease)
+        ticket.slot = None
+        if ticket.state is TicketState.PROMPT:
+            self._prompts.remove(ticket)
+        else:
+            self._num_running -= 1
+            self._num_scored -= ticket.request.num_logprobs is not None
+
+    def _close_tally(self, ticket: Ticket) -> None:
+        ticket.state = TicketState.ENDED
+        tally, request = ticket.tally, ticket.request
+        tally.num_tokens = len(request.generated)
+        tally.cut(tally.num_tokens + (request.stop_token is not None))
+        if ticket.decoding_at:
+            tally.prompt_s = ticket.decoding_at - ticket.started_at
+            tally.decode = (ticket.decoding_at, self._figures[mail.DECIDED_AT])
+        ticket.stats = tally.stats(
+            ticket.figures, self._figures, prepares=self._prepares, is_alone=ticket.is_alone
+        )
+
+    def _hand_on(self) -> None:
+        """Give the last round's tokens to their callers, while this round runs."""
+        for ticket, taken in self._committed:
+            if ticket.on_tokens is not None and (taken or ticket.request.stop is not None):
+                ticket.on_tokens(taken)
+            if ticket.state is TicketState.ENDED and not ticket.done:
+                ticket.done = True
+                self.just_done.append(ticket)
+        self._committed.clear()
+
+    def _require_sound(self) -> None:
+        """A stream that failed skips all further work (``runtime.device.api``)."""
+        try:
+            self._rounds.finish()
+        except SsdError as error:
+            raise BackendError(
+                "an earlier error stopped the engines; close them and open the bundle again "
+                f"(the error was: {error})"
+            ) from error
+
+    def _abandon(self) -> None:
+        """Cancel everything, free the slots, then drain the streams.
+
+        ctrl-C may have come in the middle of a move, so nothing is taken to be consistent.
+        """
+        alive = {ticket: None for ticket in self._rows if ticket is not None}
+        alive |= dict.fromkeys((*self._waiting, *(ticket for ticket, _ in self._orders)))
+        self._rows = [None] * len(self._rows)
+        self._pool.release_all()
+        self._num_running = self._num_scored = 0
+        for ticket in alive:
+            if ticket.state is not TicketState.ENDED:
+                ticket.request.cancel()
+                ticket.slot = None
+                self._close_tally(ticket)
+        for ticket in (*alive, *(ticket for ticket, _ in self._committed)):
+            ticket.done = True
+        for queue in (self._waiting, self._orders, self._prompts, self._committed):
+            queue.clear()
+        with suppress(SsdError):  # what stopped a stream is being raised, or is at the next request
+            self._rounds.finish()
+
+
+def _bound(on_tokens: Callable[[int, list[int]], None], index: int) -> OnTokens:
+    return lambda tokens: on_tokens(index, tokens)
