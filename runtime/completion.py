@@ -50,6 +50,7 @@ class Answer:
         self.request = request
         self.ticket: Ticket | None = None
         self.is_complete = False
+        self.is_cancelled = False  # the caller wants no more of it; it may have no ticket yet
         self._source = source
         self._on_text = on_text
         self._pieces: list[str] = []

@@ -38,15 +38,18 @@ class Engine:
         scheduler = self._pair.scheduler
         with self._one_at_a_time():
             try:
+                self._answers = list(answers)
                 running = {}
                 for answer in answers:
                     answer.ticket = scheduler.submit(answer.request, answer.take)
                     running[answer.ticket] = answer
-                self._answers = list(answers)
+                    if answer.is_cancelled:  # before it had a ticket
+                        scheduler.cancel(answer.ticket)
                 while running:
                     self._require_own_process()
                     scheduler.step()
-                    done = [running.pop(ticket) for ticket in scheduler.just_done]
+                    # Of an interrupted call a text may still be on its way out.
+                    done = [running.pop(each) for each in scheduler.just_done if each in running]
                     for answer in done:
                         answer.finish()
                     yield done
@@ -71,6 +74,7 @@ class Engine:
 
     def _cancel(self, answers: Sequence[Answer]) -> None:
         for answer in answers:
+            answer.is_cancelled = True
             if answer.ticket is not None:
                 self._pair.scheduler.cancel(answer.ticket)
 

@@ -120,7 +120,7 @@ class LoadedPair:
         """The probe's answer, remembered for this build, machine, runtime, threads and batch."""
         key = ":".join(
             (
-                "invariance",
+                "invariance at both ends of a call",
                 self.bundle.manifest.build_key,
                 runtime_identity(),
                 f"{len(self.placement.target_cores)} threads",

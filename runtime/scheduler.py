@@ -274,8 +274,10 @@ class Scheduler:
         if ticket.decoding_at:
             tally.prompt_s = ticket.decoding_at - ticket.started_at
             tally.decode = (ticket.decoding_at, self._figures[mail.DECIDED_AT])
+        # One that never held a slot used nothing of the device's time.
+        begun = ticket.figures if ticket.started_at else self._figures
         ticket.stats = tally.stats(
-            ticket.figures, self._figures, prepares=self._prepares, is_alone=ticket.is_alone
+            begun, self._figures, prepares=self._prepares, is_alone=ticket.is_alone
         )
 
     def _hand_on(self) -> None:
@@ -304,7 +306,9 @@ class Scheduler:
         ctrl-C may have come in the middle of a move, so nothing is taken to be consistent.
         """
         alive = {ticket: None for ticket in self._rows if ticket is not None}
-        alive |= dict.fromkeys((*self._waiting, *(ticket for ticket, _ in self._orders)))
+        alive |= dict.fromkeys(self._waiting)
+        while self._orders:  # another thread may be adding to them: those wait for the next step
+            alive[self._orders.popleft()[0]] = None
         self._rows = [None] * len(self._rows)
         self._pool.release_all()
         self._num_running = self._num_scored = 0
@@ -315,7 +319,7 @@ class Scheduler:
                 self._close_tally(ticket)
         for ticket in (*alive, *(ticket for ticket, _ in self._committed)):
             ticket.done = True
-        for queue in (self._waiting, self._orders, self._prompts, self._committed):
+        for queue in (self._waiting, self._prompts, self._committed):
             queue.clear()
         with suppress(SsdError):  # what stopped a stream is being raised, or is at the next request
             self._rounds.finish()

@@ -34,7 +34,8 @@
 //                                  the block that is the n-th to call it with this ticket. It then
 //                                  sees what the others wrote to global memory before they called.
 //                                  The ticket (u32, zero before the first launch) is zero again
-//                                  afterwards, so a captured graph can be replayed
+//                                  afterwards, so a captured graph can be replayed. A launch owns
+//                                  its tickets until it has ended: two at a time never share them
 //
 // All of these but thread_index..num_blocks, and the atomics, are called by all threads of a block
 // together. reduce, sum, ... and arrive_last synchronise the block; a block may use them back to

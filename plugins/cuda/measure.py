@@ -46,6 +46,7 @@ class Gpu(Protocol):
     def download(self, tensor: Any, like: npt.NDArray[Any]) -> npt.NDArray[Any]: ...
     def address(self, tensor: Any) -> int: ...
     def copy(self, target: Any, source: Any) -> None: ...
+    def synchronize(self) -> None: ...
     def capture(self, work: Callable[[], object]) -> Callable[[], None]: ...
     def times_s(
         self, work: Callable[[], object], prepare: Callable[[], None], count: int
@@ -200,22 +201,29 @@ def measure_all(
 ) -> dict[str, Any]:
     """Every trial of the named kernels, as it goes into the JSON.
 
-    Raises an SsdError where a kernel cannot be compiled or loaded.
+    A GPU's time is dear: a kernel that does not compile, and a trial that fails, leave the others
+    to go on. Only a fault of the GPU itself, after which every call fails, ends it: what was
+    measured and the fault are still reported.
     """
     started = clock()
     measured: list[Measurement] = []
     left_out: list[str] = []
-    for kernel in map(registry.kernel, names):
-        loaded = load(compile_kernel(kernel, gpu.capability), kernel.args)
-        for trial in kernel.trials:
-            if clock() - started >= BUDGET_S:
-                left_out.append(f"{kernel.name} {trial.label}")
-                continue
-            try:
-                measured.append(measure(gpu, kernel, trial, loaded))
-            except Exception as error:  # a GPU's time is dear: the other trials go on
-                measured.append(_failed(kernel, trial, error))
+    fault: str | None = None
+    kernels: dict[str, Launchable] = {}
+    for kernel, trial in ((k, t) for k in map(registry.kernel, names) for t in k.trials):
+        if fault is not None or clock() - started >= BUDGET_S:
+            left_out.append(f"{kernel.name} {trial.label}")
+            continue
+        try:
+            if kernel.name not in kernels:
+                image = compile_kernel(kernel, gpu.capability)
+                kernels[kernel.name] = load(image, kernel.args)
+            measured.append(measure(gpu, kernel, trial, kernels[kernel.name]))
+        except Exception as error:
+            measured.append(_failed(kernel, trial, error))
+            fault = _fault(gpu)
     return {
+        "fault": fault,
         "gpu": gpu.name,
         "capability": gpu.capability,
         "num_runs": NUM_RUNS,
@@ -224,6 +232,15 @@ def measure_all(
         "left_out": left_out,
         "measured": [asdict(each) for each in measured],
     }
+
+
+def _fault(gpu: Gpu) -> str | None:
+    """What is wrong with the GPU since a trial failed; None where it still answers."""
+    try:
+        gpu.synchronize()
+    except Exception as error:
+        return as_line(str(error))
+    return None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -240,7 +257,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"error: {as_line(str(error))}\n")
         return 2
     sys.stdout.write(json.dumps(result, indent=2) + "\n")
-    return 1 if any(each["errors"] for each in result["measured"]) else 0
+    is_right = result["fault"] is None and not any(each["errors"] for each in result["measured"])
+    return 0 if is_right else 1
 
 
 if __name__ == "__main__":

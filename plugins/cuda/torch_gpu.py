@@ -35,6 +35,10 @@ class TorchGpu:
     def stream(self) -> int:
         return int(self._torch.cuda.current_stream().cuda_stream)
 
+    def synchronize(self) -> None:
+        """Wait for all work; raises what torch says of a GPU that is broken."""
+        self._torch.cuda.synchronize()
+
     def upload(self, array: npt.NDArray[Any]) -> Any:
         raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         flat = self._torch.from_numpy(raw.copy()).cuda()

@@ -106,13 +106,15 @@ def slices_of(num_rows: int, vocab_size: int) -> int:
         raise UsageError(f"the kernels take vocabularies of 1..{MAX_VOCAB}, found {vocab_size}")
     tiles = math.ceil(vocab_size / (GROUP_SIZE * NUM_THREADS))
     fewest = math.ceil(tiles / (MAX_SLICE // (GROUP_SIZE * NUM_THREADS)))
-    return min(max(math.ceil(WANTED_BLOCKS / num_rows), fewest), tiles)
+    # Rounded down: a few blocks more than the GPU holds would take a whole wave more.
+    return min(max(WANTED_BLOCKS // num_rows, fewest, 1), tiles)
 
 
 def workspace(num_rows: int, num_slices: int) -> dict[str, tuple[tuple[int, ...], str]]:
     """Shape and dtype of what the passes share, for `num_rows` = B * R rows; uint8 holds structs.
 
-    ``tickets`` is zero before the first launch. The rest needs no initial value.
+    ``tickets`` is zero before the first launch, and one launch at a time uses a workspace: after a
+    launch that was cut short it must be zeroed again. The rest needs no initial value.
     """
     return {
         "brackets": ((num_rows, BRACKET_BYTES), "uint8"),

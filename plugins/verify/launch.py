@@ -36,6 +36,8 @@ def enqueue(
     logits, drafts, num_draft = inputs
     batch, rows, vocab_size = logits.shape
     num_rows = batch * rows
+    if num_rows == 0:
+        return  # a grid has at least one block
     num_slices = slices_of(num_rows, vocab_size)
     values: dict[str, Any] = {
         each.name: 0 if isinstance(each, Number) else None for each in ARGS.fields

@@ -156,6 +156,9 @@ class CoupledRule:
 class RatioRule:
     """The classical rejection rule: exact in law, tokens depend on the drafts (see `ratio`).
 
+    With Saguaro the law is exact over texts of different seeds: what one text shows moves the
+    fan-out, which shapes q for the others, and those of its own seed draw with its uniforms.
+
     `saguaro` is C of Saguaro sampling, from 0 to 1; 1 leaves the draft's law as it is.
     """
 

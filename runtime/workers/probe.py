@@ -28,8 +28,8 @@ class Invariance:
 
 
 def probe_invariance(session: Session, num_tokens: int, num_slots: int = 1) -> Invariance:
-    """Compare calls of 1, 2 and ``num_tokens`` (K + 1) tokens, and of 1 and ``num_slots`` texts.
-    Runs on the session's stream.
+    """Compare calls of 1 to ``num_tokens`` (K + 1) tokens, and of 1, 2 and ``num_slots`` texts, at
+    the first and the last place of the call. Runs on the session's stream.
 
     Raises BackendError when rows depend on their neighbours, on the number of tokens beyond one,
     on the number of texts or on the bound cache rows: such a target cannot be verified
@@ -45,13 +45,17 @@ def probe_invariance(session: Session, num_tokens: int, num_slots: int = 1) -> I
             "the target's rows depend on each other (quantised per call?), so verification would "
             "not give plain decoding's tokens; rebuild with --precision int8 or fp32"
         )
-    _require_equal(probe.logits(probe.tokens[:2]), reference[:2], "2 tokens", width)
+    for count in range(2, width):
+        found = probe.logits(probe.tokens[:count])
+        _require_equal(found, reference[:count], f"{count} tokens", width)
     alone = np.vstack([probe.logits(probe.tokens[i : i + 1], skip=i) for i in range(2)])
     single_differs = not np.array_equal(alone, reference[:2])
-    if num_slots > 1:
+    for batch in sorted({2, num_slots}) if num_slots > 1 else ():
+        probe.copy_to(batch - 1)
         for count in (width,) if single_differs else (1, width):
-            found = probe.logits(probe.tokens[:count], num_slots=num_slots)
-            _require_equal(found, reference[:count], f"{num_slots} texts (--max-batch)", width)
+            for place in (0, batch - 1):
+                found = probe.logits(probe.tokens[:count], num_slots=batch, place=place)
+                _require_equal(found, reference[:count], f"{batch} texts (--max-batch)", width)
     session.bind_rows(session.manifest.kv.rows)
     _require_equal(probe.logits(probe.tokens[:width]), reference, "more cache rows", width)
     session.reset_rows()
@@ -69,7 +73,7 @@ def _require_equal(found: np.ndarray, expected: np.ndarray, what: str, width: in
 
 
 class _Probe:
-    """A short text in slot 0 and calls that continue it."""
+    """A short text in slot 0, copied where it is asked for, and calls that continue it."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -79,20 +83,29 @@ class _Probe:
         self.tokens = draw(0, vocab, 64)
         self.others = (self.tokens + 1) % vocab
         session.reset_rows()
+        self.held = {0}
         self.context = min(CONTEXT, session.manifest.limits.max_len // 2)
         prefill(session, self.layout, 0, draw(0, vocab, self.context).tolist())
 
-    def logits(self, tokens: np.ndarray, skip: int = 0, num_slots: int = 1) -> np.ndarray:
-        """Logits [T, V] of ``tokens`` as the text's continuation from ``skip`` tokens on; the other
-        slots of the call begin texts of their own."""
+    def copy_to(self, slot: int) -> None:
+        """Let ``slot`` hold the same text."""
+        self.session.bind_rows(self.layout.rows_for(self.context))
+        self.session.copy_slot(0, slot, self.layout.trunk_rows(self.context))
+        self.held.add(slot)
+
+    def logits(
+        self, tokens: np.ndarray, skip: int = 0, num_slots: int = 1, place: int = 0
+    ) -> np.ndarray:
+        """Logits [T, V] of ``tokens`` as the text's continuation from ``skip`` tokens on, in slot
+        ``place``; the other slots of the call go on with other tokens, or begin with them."""
         session, layout, start = self.session, self.layout, self.context + skip
         width = len(tokens)
         session.bind_rows(layout.rows_for(start + width))
         step = session.prepare(CallShape(0, num_slots, width, width))
         for slot in range(num_slots):
-            fed = tokens if slot == 0 else self.others[slot : slot + width]
-            fill_trunk(step, slot, layout, start if slot == 0 else 0, fed.tolist())
+            fed = tokens if slot == place else self.others[slot : slot + width]
+            fill_trunk(step, slot, layout, start if slot in self.held else 0, fed.tolist())
         step.logit_rows[:] = np.arange(width)
         step.num_draft[:] = 0
         step.run()
-        return np.array(step.logits[0])
+        return np.array(step.logits[place])

@@ -242,7 +242,10 @@ def test_the_load_time_probe_accepts_the_engines_we_build(make):
     [
         ("neighbours", "depend on each other"),
         ("width", "a call of 5 tokens and one"),
-        ("batch", r"one with 3 texts \(--max-batch\)"),
+        ("middle width", "a call of 5 tokens and one with 3 tokens"),
+        ("batch", r"one with 2 texts \(--max-batch\)"),
+        ("last place", r"one with 2 texts \(--max-batch\)"),
+        ("full batch", r"one with 3 texts \(--max-batch\)"),
     ],
 )
 def test_the_probe_refuses_an_engine_whose_rows_are_not_independent(make, fault, message):
@@ -280,11 +283,14 @@ class _FaultyStep:
 
     def run(self):
         self._step.run()
-        width = self._step.shape.num_tokens
+        width, num_slots = self._step.shape.num_tokens, self._step.shape.num_slots
         off = {
             "neighbours": float(self._step.tokens.sum()),
             "width": float(width == 2),
-            "batch": float(self._step.shape.num_slots > 1),
+            "middle width": float(width == 3),
+            "batch": float(num_slots > 1),
+            "full batch": float(num_slots == 3),
+            "last place": np.arange(num_slots)[:, None, None] * float(num_slots > 1),
             "single": float(width == 1),
         }[self._fault]
-        self._step.logits[:] += np.float32(off * 1e-3)
+        self._step.logits[:] += np.float32(1e-3) * np.asarray(off, np.float32)

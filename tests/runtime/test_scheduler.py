@@ -351,6 +351,8 @@ def test_cancelling_disturbs_nobody_and_frees_the_slot(make, mode) -> None:
     assert gone.request.finish_reason is waiting.request.finish_reason is FinishReason.CANCELLED
     assert handed == gone.request.generated
     assert waiting.request.generated == []
+    used = waiting.stats
+    assert (used.num_rounds, used.verify_s, used.draft_s, used.exposed_s) == (0, 0, 0, 0)
     drive(pair, kept)
     assert kept.request.generated == tokens_of(make("ar"), max_tokens=40)
     assert pair.scheduler.num_free == 2

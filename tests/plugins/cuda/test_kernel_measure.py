@@ -44,6 +44,9 @@ class FakeGpu:
     def copy(self, target: np.ndarray[Any, Any], source: np.ndarray[Any, Any]) -> None:
         target[:] = source
 
+    def synchronize(self) -> None:
+        pass
+
     def capture(self, work: Callable[[], object]) -> Callable[[], None]:
         self.num_captures += 1
         return lambda: work() and None
@@ -174,6 +177,42 @@ def test_a_failure_does_not_stop_the_rest(
     counts, best = json.loads(capsys.readouterr().out)["measured"]
     assert "the driver refused" in counts["errors"][0]
     assert (best["errors"], best["kernel_s"]) == ([], 2.0)
+
+
+@pytest.mark.usefixtures("only_probe")
+def test_a_kernel_that_does_not_load_does_not_stop_the_rest(
+    probe: OnHost, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    loads = iter([DeviceError("no such image")])
+
+    def load(*_: object) -> OnHost:
+        for error in loads:
+            raise error
+        return probe
+
+    monkeypatch.setattr(measure, "DeviceKernel", load)
+    assert measure.main(["probe"]) == 1
+    counts, best = json.loads(capsys.readouterr().out)["measured"]
+    assert "no such image" in counts["errors"][0]
+    assert best["errors"] == []
+
+
+@pytest.mark.usefixtures("only_probe")
+def test_a_fault_of_the_gpu_ends_it_and_is_reported() -> None:
+    """After an illegal address every call fails; what was found before must not be lost."""
+
+    class Broken(FakeGpu):
+        def synchronize(self) -> None:
+            raise RuntimeError("an illegal memory access was encountered")
+
+    class Failing:
+        def launch(self, *_: object, **__: object) -> None:
+            raise DeviceError("launch failed")
+
+    result = measure.measure_all(Broken(), ["probe"], lambda *_: Failing())
+    assert "illegal memory access" in result["fault"]
+    assert "launch failed" in result["measured"][0]["errors"][0]
+    assert result["left_out"] == ["probe best"]
 
 
 def test_torch_that_fails_costs_no_figure_of_the_kernel(probe: OnHost) -> None:
