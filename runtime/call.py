@@ -29,6 +29,7 @@ class Call:
                     f"unknown option {name!r}, expected {', '.join(known)}; how to sample is said "
                     "by SamplingParams"
                 )
+        # Values of any type: read_options refuses the wrong ones itself.
         self._ending = read_options(vocab_size=model.vocab_size, **options)  # type: ignore[arg-type]
         self._stop_ids = frozenset((*model.eos_token_ids, *self._ending.stop_token_ids))
         if self._ending.min_tokens and self._stop_ids.issuperset(range(model.vocab_size)):

@@ -30,8 +30,7 @@ from engines.profiles import ShapeProfile
 from export.disk import locked, sync
 
 DEFAULT_GB = 20.0
-MOST_GB = 1e9
-"""Beyond any disk."""
+MOST_GB = 1e9  # beyond any disk
 LIMIT_VARIABLE = "SSD_TRT_CACHE_GB"
 _NAME = re.compile(r"([0-9a-f]{64})\.engine")
 _UNFINISHED = ".unfinished"

@@ -20,8 +20,9 @@ from engines.manifest import TARGET, EngineManifest
 from engines.tensors import DType, TensorSpec
 from runtime.backends.api import CallShape
 from runtime.backends.caches import RowBuckets
+from runtime.backends.host import HostSession
 from runtime.backends.outputs import Outputs
-from runtime.device.api import Buffer, Device
+from runtime.device.api import Device
 from runtime.device.machine import cpu_model
 
 INT8_COMPUTE = ("session.qdq_matmulnbits_accuracy_level", "4")
@@ -36,7 +37,7 @@ ORT_TYPES = {
 }
 
 
-class OrtSession:
+class OrtSession(HostSession["OrtStep"]):
     """One engine. Create it on the stream that will run it: pool threads inherit its cores."""
 
     def __init__(
@@ -49,17 +50,12 @@ class OrtSession:
         num_slots: int,
     ) -> None:
         self.manifest = manifest
-        self._caches = RowBuckets(device, manifest, num_slots)
+        super().__init__(RowBuckets(device, manifest, num_slots))
         self._outputs = Outputs(manifest, num_slots)
         self.vocab_map = load_vocab_map(folder, manifest)
         self._folder = folder
         self._num_threads = num_threads
         self._runtime: Any = None
-        self._steps: dict[CallShape, OrtStep] = {}
-
-    @property
-    def kv_buffer(self) -> Buffer:
-        return self._caches.buffer
 
     def load(self) -> None:
         """Load the model. Raises BackendError; MissingDependencyError without onnxruntime."""
@@ -80,28 +76,8 @@ class OrtSession:
             ) from error
         require_border(self._runtime, self.manifest, self._folder / MODEL_FILE)
 
-    def bind_rows(self, needed: int) -> None:
-        if self._caches.bind(needed):
-            self._steps.clear()
-
-    def reset_rows(self) -> None:
-        if self._caches.reset():
-            self._steps.clear()
-
-    def prepare(self, shape: CallShape) -> OrtStep:
-        step = self._steps.get(shape)
-        if step is None:
-            step = self._steps[shape] = self._make_step(shape)
-        return step
-
-    def copy_rows(self, slot: int, source: slice, destination: int) -> None:
-        self._caches.copy_rows(slot, source, destination)
-
-    def copy_slot(self, source: int, destination: int, rows: slice) -> None:
-        self._caches.copy_slot(source, destination, rows)
-
     def close(self) -> None:
-        self._steps.clear()
+        super().close()
         self._runtime = None
 
     def _make_step(self, shape: CallShape) -> OrtStep:

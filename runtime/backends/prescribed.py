@@ -18,11 +18,12 @@ from engines.errors import BackendError
 from engines.manifest import TARGET, Limits
 from runtime.backends.api import CallShape
 from runtime.backends.caches import RowBuckets
+from runtime.backends.host import HostSession
 from runtime.backends.toy import toy_manifest
-from runtime.device.api import Buffer, Device
+from runtime.device.api import Device
 
 
-class PrescribedSession:
+class PrescribedSession(HostSession["PrescribedStep"]):
     """See ``runtime.backends.api.Session``. The caches are real and moved as asked, but no call
     writes or reads them."""
 
@@ -53,35 +54,7 @@ class PrescribedSession:
         favourite = int(self._logits.argmax())
         self._favourite = favourite if vocab_map is None else int(vocab_map[favourite])
         self._call_s = call_s
-        self._caches = RowBuckets(device, self.manifest, limits.max_batch)
-        self._steps: dict[CallShape, PrescribedStep] = {}
-
-    @property
-    def kv_buffer(self) -> Buffer:
-        return self._caches.buffer
-
-    def bind_rows(self, needed: int) -> None:
-        if self._caches.bind(needed):
-            self._steps.clear()
-
-    def reset_rows(self) -> None:
-        if self._caches.reset():
-            self._steps.clear()
-
-    def prepare(self, shape: CallShape) -> PrescribedStep:
-        step = self._steps.get(shape)
-        if step is None:
-            step = self._steps[shape] = self._make_step(shape)
-        return step
-
-    def copy_rows(self, slot: int, source: slice, destination: int) -> None:
-        self._caches.copy_rows(slot, source, destination)
-
-    def copy_slot(self, source: int, destination: int, rows: slice) -> None:
-        self._caches.copy_slot(source, destination, rows)
-
-    def close(self) -> None:
-        self._steps.clear()
+        super().__init__(RowBuckets(device, self.manifest, limits.max_batch))
 
     def run_step(self, step: PrescribedStep) -> None:
         """Answer one call; ``busy_s`` counts the processor's seconds spent on it."""

@@ -22,8 +22,9 @@ from engines.tensors import DType
 from plugins.verify.reference import verify
 from runtime.backends.api import CallShape
 from runtime.backends.caches import RowBuckets
+from runtime.backends.host import HostSession
 from runtime.backends.outputs import Outputs
-from runtime.device.api import Buffer, Device
+from runtime.device.api import Device
 
 
 def toy_manifest(role: str, vocab_size: int, output_vocab: int, limits: Limits) -> EngineManifest:
@@ -60,7 +61,7 @@ def toy_manifest(role: str, vocab_size: int, output_vocab: int, limits: Limits) 
     )
 
 
-class ToySession:
+class ToySession(HostSession["ToyStep"]):
     """An engine over ``table``, float32 logits [V, V, output vocabulary]; after the first token
     of a text the row ``table[0, token]`` is used.
 
@@ -81,35 +82,11 @@ class ToySession:
         self.table = table.astype(np.float32)
         self.vocab_map = vocab_map
         self.num_runs = 0
-        self._caches = RowBuckets(device, self.manifest, limits.max_batch)
+        super().__init__(RowBuckets(device, self.manifest, limits.max_batch))
         self._outputs = Outputs(self.manifest, limits.max_batch)
-        self._steps: dict[CallShape, ToyStep] = {}
 
-    @property
-    def kv_buffer(self) -> Buffer:
-        return self._caches.buffer
-
-    def bind_rows(self, needed: int) -> None:
-        if self._caches.bind(needed):
-            self._steps.clear()
-
-    def reset_rows(self) -> None:
-        if self._caches.reset():
-            self._steps.clear()
-
-    def prepare(self, shape: CallShape) -> ToyStep:
-        if shape not in self._steps:
-            self._steps[shape] = ToyStep.empty(self, shape, self._caches.rows, self._outputs)
-        return self._steps[shape]
-
-    def copy_rows(self, slot: int, source: slice, destination: int) -> None:
-        self._caches.copy_rows(slot, source, destination)
-
-    def copy_slot(self, source: int, destination: int, rows: slice) -> None:
-        self._caches.copy_slot(source, destination, rows)
-
-    def close(self) -> None:
-        self._steps.clear()
+    def _make_step(self, shape: CallShape) -> ToyStep:
+        return ToyStep.empty(self, shape, self._caches.rows, self._outputs)
 
     def run_step(self, step: ToyStep) -> None:
         """Run one call; on failure the caches are zeroed and BackendError is raised."""

@@ -13,6 +13,7 @@ from engines.tensors import DType
 from plugins import tensorrt as plugins
 from plugins.cuda.host import HostKernel
 from plugins.launcher import KernelLauncher
+from plugins.law.kernel import slices_of
 from plugins.layer import DeviceTensor
 from plugins.verify import launch
 from plugins.verify.kernel import KERNEL
@@ -119,7 +120,7 @@ def test_scratch_of_the_largest_shapes_does_for_smaller_ones(batch, vocab_size):
     lent = launch.scratch_bytes([(batch, 17, vocab_size)])
     for rows in range(1, batch * 17 + 1):
         for size in (1, 2049, vocab_size):
-            num_slices = launch.slices_of(rows, min(size, vocab_size))
+            num_slices = slices_of(rows, min(size, vocab_size))
             assert rows * num_slices * launch.PARTIAL_BYTES <= lent
 
 
