@@ -199,10 +199,15 @@ def trial(
 def _trials() -> tuple[Trial, ...]:
     mixed = [PLAIN, LawParams(), CUT, NUCLEUS]
     small = {"rows_each": 3, "vocab_size": 5000}
+    # Rows that begin at any address, and drafts of the block that count as generated.
+    penalised = [LawParams(temperature=1.0, repetition=1.5, presence=0.5, frequency=0.25), CUT]
+    odd = {"rows_each": 4, "vocab_size": 5003}
     llama, qwen = {"vocab_size": 128256}, {"vocab_size": 151936}
     return (
         trial("coupled", mixed, note="coupled, mixed", **small),
         trial("ratio", mixed, note="ratio, mixed", **small),
+        trial("coupled", penalised, note="coupled, mixed, penalties, odd rows", **odd),
+        trial("ratio", penalised, note="ratio, mixed, penalties, odd rows", **odd),
         trial("greedy", [LawParams()], note="greedy", rows_each=5, **llama),
         trial("greedy", [LawParams()] * 16, note="greedy", rows_each=5, **llama),
         trial("coupled", [PLAIN], note="coupled", rows_each=5, **llama),
