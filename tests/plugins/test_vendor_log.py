@@ -1,8 +1,12 @@
+"""What TensorRT says, in words for people, and on whose behalf."""
+
 from __future__ import annotations
+
+import threading
 
 import pytest
 
-from export.tensorrt.messages import logger_for, readable
+from plugins.vendor_log import Messages, logger_for, readable
 from tests.export.tensorrt.fake_compiler import FakeCompiler, Severity
 
 SAID = {
@@ -19,6 +23,10 @@ SAID = {
     "/_src/codeGenerator.cpp:2012)": "CHECK(op->layouts().size() > 1) failed",
     "[macros.cpp::str::132] Error Code 2: OutOfMemory (Requested size was 1073859488 bytes.)": (
         "out of memory: Requested size was 1073859488 bytes."
+    ),
+    "IRuntime::deserializeCudaEngine: Error Code 1: Cuda Runtime (In ScopedCudaStream at "
+    "/_src/common/cudaResources.cpp:25 (cudaError 35: CUDA driver version is insufficient))": (
+        "cudaError 35: CUDA driver version is insufficient"
     ),
     "Cannot compile for target(s) sm75": "Cannot compile for target(s) sm75",
 }
@@ -46,3 +54,25 @@ def test_a_module_has_one_logger_for_good() -> None:
     trt = FakeCompiler()
     assert logger_for(trt) is logger_for(trt)
     assert logger_for(FakeCompiler()) is not logger_for(trt)
+
+
+def test_engines_on_two_threads_each_hear_their_own_reason() -> None:
+    messages = Messages()
+    messages.add("mine")
+    other = threading.Thread(target=lambda: messages.add("yours"))
+    other.start()
+    other.join()
+    assert (messages.errors, messages.errors_here) == (["mine", "yours"], ["mine"])
+    messages.clear_here()
+    assert messages.errors == ["yours"]
+    assert messages.errors_here == []
+    # Something was said, by a thread of TensorRT's own perhaps: better than nothing.
+    assert messages.reason_here == "yours"
+
+
+def test_a_server_that_fails_for_ever_keeps_the_last_errors_only() -> None:
+    messages = Messages()
+    for number in range(1000):
+        messages.add(f"error {number}")
+    assert len(messages.errors) == 256
+    assert messages.errors[-1] == "error 999"
