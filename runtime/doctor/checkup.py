@@ -6,8 +6,6 @@ them: a broken installation must not break the command that is there to find it.
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.util
 import platform
 import re
 from dataclasses import dataclass
@@ -15,6 +13,8 @@ from pathlib import Path
 
 from runtime.device.cores import available_cores, cpu_quota
 from runtime.device.machine import cpu_model
+from runtime.doctor.backends import Backend, backends
+from runtime.doctor.packages import Package, installed
 
 ROOT = Path("/")
 MATTERING_FLAGS = {
@@ -71,38 +71,6 @@ class Nvidia:
 
 
 @dataclass(frozen=True, slots=True)
-class Requirement:
-    """A package this project knows. ``distributions``: names it is also published under."""
-
-    name: str
-    extra: str | None
-    least: tuple[int, int] | None = None
-    distributions: tuple[str, ...] = ()
-    module: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Package:
-    """``problem`` is None when the package can be used."""
-
-    name: str
-    version: str | None
-    extra: str | None
-    problem: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Backend:
-    """Whether bundles for a backend can be built and run here, and if not, why and what helps."""
-
-    name: str
-    can_build: bool
-    can_run: bool
-    why_not: tuple[str, ...]
-    install: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Checkup:
     """All findings; ``advice`` has one line for each thing that limits what runs."""
 
@@ -117,34 +85,10 @@ class Checkup:
     advice: tuple[str, ...]
 
 
-REQUIREMENTS = (
-    Requirement("numpy", None, (2, 0)),
-    Requirement("onnxruntime", "cpu", (1, 32), ("onnxruntime-gpu",)),
-    Requirement("tokenizers", "cpu", (0, 22)),
-    Requirement("jinja2", "cpu", (3, 1)),
-    Requirement("rich", "cpu", (13, 0)),
-    Requirement("onnx", "export", (1, 22)),
-    Requirement("onnx-ir", "export", (0, 2)),
-    Requirement("gguf", "export", (0, 17)),
-    Requirement("safetensors", "export", (0, 6)),
-    Requirement("huggingface-hub", "hub", (1, 0)),
-    Requirement("torch", "torch", (2, 13)),
-    Requirement("transformers", "torch", (5, 0)),
-    Requirement("tensorrt", "tensorrt", (10, 15), ("tensorrt-cu13", "tensorrt-cu12")),
-    Requirement("tensorrt-rtx-cu13", "rtx", (1, 7), module="tensorrt_rtx"),
-    Requirement("cuda-core", None, module="cuda"),
-    Requirement("cuda-bindings", None, module="cuda"),
-    Requirement("polygraphy", "bench", (0, 53)),
-)
-TO_RUN = ("onnxruntime", "tokenizers")
-TO_BUILD = ("onnx", "onnx-ir", "gguf", "safetensors", "tokenizers")
-CANNOT_RUN = "this version builds its engines and cannot run them yet"
-
-
 def examine(root: Path = ROOT) -> Checkup:
     """Look at everything. ``root`` stands in for ``/`` in tests."""
     here = machine(root)
-    packages = tuple(_package(requirement) for requirement in REQUIREMENTS)
+    packages = installed()
     nvidia = _nvidia(root)
     return Checkup(
         python=platform.python_version(),
@@ -154,11 +98,7 @@ def examine(root: Path = ROOT) -> Checkup:
         memory=_memory(root),
         nvidia=nvidia,
         packages=packages,
-        backends=(
-            _onnxruntime(packages),
-            _tensorrt_rtx(packages),
-            _tensorrt(packages, nvidia),
-        ),
+        backends=backends(packages, has_gpu=any(gpu.node is not None for gpu in nvidia.gpus)),
         advice=tuple(_advice(here, packages)),
     )
 
@@ -178,8 +118,14 @@ def _advice(here: Machine, packages: tuple[Package, ...]) -> list[str]:
             f"the container grants {here.quota:g} cores' worth of time: the two engines of ssd "
             "take turns, so expect no gain over sd"
         )
-    if any(package.name == "jinja2" and package.problem for package in packages):
+    found = {package.name: package for package in packages}
+    if found["jinja2"].problem:
         advice.append("chat prompts need jinja2: pip install 'ssd-trt[cpu]'")
+    if found["onnxruntime"].version and found["onnxruntime-gpu"].version:
+        advice.append(
+            "onnxruntime and onnxruntime-gpu overwrite each other's files: pip uninstall -y "
+            "onnxruntime onnxruntime-gpu, then install the one you want"
+        )
     return advice
 
 
@@ -221,7 +167,7 @@ def _nvidia(root: Path) -> Nvidia:
     if usable < 2:
         peer_access = f"needs two GPUs, {usable} usable here"
     else:
-        peer_access = "not tested: GPU backends are not in this version"
+        peer_access = "asked for when a pair is loaded; without it, copies go through the host"
     return Nvidia(version[0] if version else None, gpus, peer_access)
 
 
@@ -232,90 +178,6 @@ def _gpu(root: Path, information: str) -> Gpu:
         bus=_field(information, "Bus Location") or "unknown bus",
         node=f"/{node}" if (root / node).exists() else None,
     )
-
-
-def _package(wanted: Requirement) -> Package:
-    version = _version(wanted)
-    problem = None
-    if version is None:
-        problem = "not installed"
-    elif not _is_there(wanted.module or wanted.name.replace("-", "_")):
-        problem = "damaged: its files are missing"
-    elif wanted.least is not None and _release(version) < wanted.least:
-        problem = f"{version} is older than {'.'.join(map(str, wanted.least))}"
-    return Package(wanted.name, version, wanted.extra, problem)
-
-
-def _version(wanted: Requirement) -> str | None:
-    for distribution in (wanted.name, *wanted.distributions):
-        try:
-            return importlib.metadata.version(distribution)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return None
-
-
-def _is_there(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except (ImportError, ValueError):
-        return False
-
-
-def _release(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-
-
-def _onnxruntime(packages: tuple[Package, ...]) -> Backend:
-    to_build, to_run = _bad(packages, TO_BUILD), _bad(packages, TO_RUN)
-    return Backend(
-        name="onnxruntime",
-        can_build=not to_build,
-        can_run=not to_run,
-        why_not=_problems(to_build | to_run),
-        install=_installs(to_build | to_run),
-    )
-
-
-def _tensorrt_rtx(packages: tuple[Package, ...]) -> Backend:
-    """Compiles anywhere, a GPU or not."""
-    bad = _bad(packages, (*TO_BUILD, "tensorrt-rtx-cu13"))
-    return Backend(
-        name="tensorrt-rtx",
-        can_build=not bad,
-        can_run=False,
-        why_not=(*_problems(bad), CANNOT_RUN),
-        install=_installs(bad),
-    )
-
-
-def _tensorrt(packages: tuple[Package, ...], nvidia: Nvidia) -> Backend:
-    """Compiles on the GPU that will run the engine."""
-    bad = _bad(packages, (*TO_BUILD, "tensorrt"))
-    has_gpu = any(gpu.node is not None for gpu in nvidia.gpus)
-    no_gpu = "it compiles on the GPU that will run the engine, and none is usable here"
-    return Backend(
-        name="tensorrt",
-        can_build=has_gpu and not bad,
-        can_run=False,
-        why_not=(*_problems(bad), *(() if has_gpu else (no_gpu,)), CANNOT_RUN),
-        install=_installs(bad),
-    )
-
-
-def _bad(packages: tuple[Package, ...], needed: tuple[str, ...]) -> dict[str, Package]:
-    """The needed packages that cannot be used, in the order of ``needed``."""
-    found = {package.name: package for package in packages}
-    return {name: found[name] for name in needed if found[name].problem is not None}
-
-
-def _problems(bad: dict[str, Package]) -> tuple[str, ...]:
-    return tuple(f"{name}: {package.problem}" for name, package in bad.items())
-
-
-def _installs(bad: dict[str, Package]) -> tuple[str, ...]:
-    extras = dict.fromkeys(package.extra for package in bad.values())
-    return tuple(f"pip install 'ssd-trt[{extra}]'" for extra in extras)
 
 
 def _read(file: Path) -> str:
