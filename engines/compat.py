@@ -32,7 +32,7 @@ def reasons(
     ``builder`` (name and version) is the TensorRT that would read compiled engines, ``capability``
     the compute capability of the GPU ("8.9"), ``on_gpu`` whether the engines are to run on one.
     None asks for nothing. Each reason is one line and ends with the command that builds a bundle
-    without it. An empty list means that it can run.
+    without it; all limits that are exceeded are one reason. An empty list means that it can run.
     """
     manifest = bundle.manifest
     found: list[str] = []
@@ -70,6 +70,8 @@ def reasons(
                 f"{' '.join(plan.capabilities)}, this GPU has {capability}",
                 {"--compute-capability": [capability]},
             )
+    exceeded: list[str] = []
+    larger: dict[str, Sequence[str] | None] = {}
     for name, option, wanted, built in (
         ("K (num_draft)", "--num-draft", num_draft, manifest.limits.num_draft),
         ("W (branches)", "--max-branches", branches, manifest.limits.max_branches),
@@ -77,8 +79,10 @@ def reasons(
         ("batch", "--max-batch", batch, manifest.limits.max_batch),
     ):
         if wanted is not None and wanted > built:
-            why = f"{name} = {wanted} is above the built limit {built}"
-            refuse(why, {option: [str(wanted)]})
+            exceeded.append(f"{name} = {wanted} is above the built limit {built}")
+            larger[option] = [str(wanted)]
+    if exceeded:
+        refuse(", ".join(exceeded), larger)
     if bundle.draft is not None:
         speaks, knows = bundle.draft.model.vocab_size, bundle.target.model.vocab_size
         if speaks > knows:

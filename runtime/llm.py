@@ -84,6 +84,7 @@ class LLM:
         trace: bool = False,
         on_round: OnRound | None = None,
         tell: Callable[[str], None] | None = None,
+        announce: Callable[[str], None] | None = None,
         hardware: Hardware = INSTALLED,
     ) -> LLM:
         """Load a bundle.
@@ -109,6 +110,7 @@ class LLM:
         trace      record who worked when in ``timeline`` (CPU only)
         on_round   called with the report of each round
         tell       called with lines on what is loaded, the memory plan first
+        announce   called with a line before the machine is measured, which takes some seconds
         hardware   stands in for what is installed, in tests
 
         Raises BundleError, UsageError, CapacityError, BackendError, DeviceError or
@@ -129,6 +131,7 @@ class LLM:
             device=device,
             draft_sm_share=draft_sm_share,
             tensor_parallel=tensor_parallel,
+            announce=announce,
         )
         timeline = Timeline() if trace else None
         prepares = settings.placement.mode in PREPARING  # elsewhere nothing hits or misses
@@ -151,22 +154,17 @@ class LLM:
     @property
     def note(self) -> str | None:
         """What is not as it was asked for, and why; None where all is. It may change as it runs."""
-        of_policy = getattr(self.settings.policy, "note", None)
-        pair = self._pair
-        notes = (self.settings.note, pair.note, of_policy, pair.scheduler.note)
+        settings, pair = self.settings, self._pair
+        of_policy = getattr(settings.policy, "note", None)
+        notes = (settings.note, pair.note, of_policy, pair.scheduler.note)
         return "; ".join(filter(None, notes)) or None
 
     @property
     def memory_plan(self) -> MemoryPlan:
         """What the pair takes of each device, as it was worked out before loading."""
         chosen = self.settings
-        return memory_of(
-            self.bundle,
-            chosen.placement,
-            chosen.num_draft,
-            chosen.num_branches,
-            chosen.max_batch,
-        )
+        sizes = chosen.num_draft, chosen.num_branches, chosen.max_batch
+        return memory_of(self.bundle, chosen.placement, *sizes)
 
     @property
     def limits(self) -> Limits:

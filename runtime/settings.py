@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from engines.bundle import Bundle
@@ -69,8 +70,10 @@ def settle(
     device: str | None = None,
     draft_sm_share: float | None = None,
     tensor_parallel: int = 1,
+    announce: Callable[[str], None] | None = None,
 ) -> Settings:
-    """Decide what is left open (None, ``auto``), by measuring this machine where that needs it.
+    """Decide what is left open (None, ``auto``), by measuring this machine where that needs it:
+    ``announce`` is told a line before.
 
     Raises UsageError, BundleIncompatibleError or CapacityError for what cannot be.
     """
@@ -80,14 +83,17 @@ def settle(
     num_draft = _count("num_draft", num_draft)
     branches = _count("branches", branches)
     devices = devices_for(bundle, device, draft_sm_share, tensor_parallel)
+    limits = bundle.manifest.limits
+    is_beyond = (num_draft or 0) > limits.num_draft or (branches or 0) > limits.max_branches
     require(
         bundle,
         backend=bundle.manifest.backend if backend is None else backend,
         num_draft=num_draft,
         branches=branches,
+        # One rebuild for all of them; a batch that alone is beyond is refused below.
+        batch=whole_number(max_batch) if is_beyond and max_batch is not None else None,
         on_gpu=devices.on_gpu,
     )
-    limits = bundle.manifest.limits
     depth = limits.num_draft if num_draft is None else num_draft
     width = limits.max_branches if branches is None else branches
     batch = _batch(max_batch, limits.max_batch)
@@ -105,14 +111,20 @@ def settle(
         require_supported(verify, after_miss, draft_on_gpu=devices.draft.is_gpu)
     if adaptive_length:
         _require_adaptable(mode, verify, devices)
-    layout = _lay_out(bundle, mode, devices, depth, width, batch, after_miss, adaptive_length)
+    layout = _lay_out(
+        bundle, mode, devices, depth, width, batch, after_miss, adaptive_length, announce
+    )
     placement = layout.placement
     if idle := idle_options(mode, given):
         raise UsageError(f"{', '.join(idle)} has no effect in mode {mode}; leave it away")
     _check_depth(placement, depth, width)
     if after_miss is None:
         is_open = placement.mode == "ssd"  # a policy chooses by itself
-        after_miss = choose_fallback(bundle, depth, width, batch) if is_open else Fallback.ZERO
+        after_miss = (
+            choose_fallback(bundle, depth, width, batch, announce=announce)
+            if is_open
+            else Fallback.ZERO
+        )
     if share is None:
         prepares = layout.prepares
         share = choose_saguaro(bundle, depth, width, after_miss) if prepares else 1.0
@@ -189,6 +201,7 @@ def _lay_out(
     max_batch: int,
     after_miss: Fallback | None,
     adaptive_length: bool,
+    announce: Callable[[str], None] | None,
 ) -> _Layout:
     has_draft = bundle.draft is not None
     cores, quota = available_cores(), cpu_quota()
@@ -202,7 +215,7 @@ def _lay_out(
         placement = place(mode, cores, quota, has_draft=has_draft)
         return _Layout(placement, placement.mode == "ssd")
     fallbacks = tuple(Fallback) if after_miss is None else (after_miss,)
-    found = calibrate(bundle, num_draft, num_branches, max_batch, fallbacks)
+    found = calibrate(bundle, num_draft, num_branches, max_batch, fallbacks, announce=announce)
     policy = found.controller(max_batch, is_cut=adaptive_length)
     placement = place(found.layout, cores, quota, has_draft=has_draft)
     if policy is not None:

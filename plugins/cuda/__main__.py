@@ -14,6 +14,19 @@ from plugins.cuda.compiler import CAPABILITIES, NVCC, NVRTC, KernelImage, compil
 from plugins.cuda.kernel import Kernel
 from plugins.cuda.report import Line, as_table
 
+DESCRIPTION = """\
+Compile the CUDA kernels, no GPU needed, and print for each typical use the bytes it must move, how
+long that takes at 4.8 TB/s, and what the compiler made of it: registers and spilled bytes a thread,
+shared memory a block."""
+
+EXAMPLES = """\
+exit code: 0; 2 for an error, one line on stderr
+
+examples:
+  python -m plugins.cuda
+  python -m plugins.cuda verify sample --arch 8.9 9.0 --json
+"""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """0, or 2 with one line on stderr."""
@@ -60,10 +73,13 @@ def table_lines(kernel: Kernel, image: KernelImage) -> list[Line]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m plugins.cuda",
-        description="Compile the CUDA kernels, no GPU needed, and print for each typical use the "
-        "bytes it must move and what the compiler made of it.",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("kernels", nargs="*", metavar="KERNEL", help=", ".join(registry.NAMES))
+    parser.add_argument(
+        "kernels", nargs="*", metavar="KERNEL", help=f"of {', '.join(registry.NAMES)} (all)"
+    )
     parser.add_argument(
         "--arch",
         nargs="+",
@@ -71,7 +87,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="X.Y",
         help=f"compute capabilities, such as {' '.join(CAPABILITIES)} (default: 9.0)",
     )
-    parser.add_argument("--compiler", choices=(NVRTC, NVCC), default=NVRTC)
+    parser.add_argument(
+        "--compiler",
+        choices=(NVRTC, NVCC),
+        default=NVRTC,
+        help="the library that comes with ssd-trt[cuda], or the toolkit's own command "
+        "(default: %(default)s)",
+    )
     parser.add_argument("--json", action="store_true", help="the same as JSON, times in seconds")
     return parser
 

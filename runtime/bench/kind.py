@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, runtime_checkable
@@ -27,6 +27,15 @@ class Compared(Protocol):
     @property
     def is_identical(self) -> bool:
         """Nothing that should be equal differs."""
+
+
+@runtime_checkable
+class Explained(Protocol):
+    """Figures that have only some of their kind's formulas to explain."""
+
+    @property
+    def explains(self) -> Set[str]:
+        """The names of those."""
 
 
 @dataclass(frozen=True, slots=True)

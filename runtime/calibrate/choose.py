@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import log
 
 from engines.bundle import Bundle
@@ -29,6 +30,9 @@ this fast: then nothing is lost where speculation does not pay."""
 MARGIN, BETTING_MARGIN = 1.03, 1.15
 """How much faster two engines side by side must look than taking turns; the latter where plain
 decoding would be slower for it, since the placement stays and the texts to come are unknown."""
+
+Announce = Callable[[str], None]
+"""Told a line before the machine is measured, which takes some seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +69,12 @@ def calibrate(
     num_branches: int,
     batch: int,
     fallbacks: Sequence[Fallback] = tuple(Fallback),
+    announce: Announce | None = None,
 ) -> Calibration:
     """Measure the pair on this machine, or remember; choose the placement for ``auto``.
 
-    Up to K drafts, W branches and ``batch`` rows. Takes some seconds the first time.
+    Up to K drafts, W branches and ``batch`` rows. Takes some seconds the first time, which
+    ``announce`` is told before they pass.
     """
     if bundle.draft is None or num_draft < 1:
         note = "auto runs ar: there is no draft to speculate with"
@@ -79,7 +85,8 @@ def calibrate(
     elif place("ssd", available_cores(), cpu_quota(), has_draft=True).mode != "ssd":
         num_branches, why = 0, "one core serves both"
     memo = Memo()
-    times = measure(bundle, num_draft, num_branches, batch, memo)
+    say = announce and partial(announce, _notice("--mode auto", "--mode ar or sd"))
+    times = measure(bundle, num_draft, num_branches, batch, memo, say)
     laws = bundle_laws(bundle, num_draft, max(1, num_branches), memo)
     turns = Choices(("sd",), num_draft)
     if times.apart is None:
@@ -96,11 +103,16 @@ def calibrate(
 
 
 def pair_times(
-    bundle: Bundle, num_draft: int, num_branches: int, batch: int, memo: Memo | None = None
+    bundle: Bundle,
+    num_draft: int,
+    num_branches: int,
+    batch: int,
+    memo: Memo | None = None,
+    announce: Callable[[], None] | None = None,
 ) -> PairTimes:
     """Seconds by shape for the cost model: ``ar`` and ``sd`` with the target on all cores, ``ssd``
     side by side."""
-    times = measure(bundle, num_draft, num_branches, batch, memo)
+    times = measure(bundle, num_draft, num_branches, batch, memo, announce)
     together, apart = times.together.times, (times.apart or times.together).times
     return PairTimes(
         together.target, apart.target, together.draft, apart.draft, together.exchange_s
@@ -121,10 +133,17 @@ def bundle_laws(
     return Laws.of(statistics)
 
 
-def choose_fallback(bundle: Bundle, num_draft: int, num_branches: int, batch: int = 1) -> Fallback:
+def choose_fallback(
+    bundle: Bundle,
+    num_draft: int,
+    num_branches: int,
+    batch: int = 1,
+    announce: Announce | None = None,
+) -> Fallback:
     """What rows of ``ssd`` with that K and W should go on with after a miss."""
     memo = Memo()
-    times = pair_times(bundle, num_draft, num_branches, batch, memo)
+    say = announce and partial(announce, _notice("--fallback auto", "--fallback zero"))
+    times = pair_times(bundle, num_draft, num_branches, batch, memo, say)
     laws = bundle_laws(bundle, num_draft, num_branches, memo)
     plans = [RoundPlan("ssd", num_draft, num_branches, fallback) for fallback in Fallback]
     return best(times, laws, batch, plans).plan.fallback
@@ -165,6 +184,13 @@ def choose_saguaro(
     found = best_scale(laws, times, num_draft, num_branches, fallback)
     memo.put(key, found)
     return found
+
+
+def _notice(option: str, instead: str) -> str:
+    return (
+        f"measuring this machine for {option}, once per bundle if no other program disturbs it "
+        f"({instead} skips it)"
+    )
 
 
 def _calibration(

@@ -93,17 +93,25 @@ def machine_key(bundle: Bundle) -> str:
 
 
 def measure(
-    bundle: Bundle, num_draft: int, num_branches: int, batch: int, memo: Memo | None = None
+    bundle: Bundle,
+    num_draft: int,
+    num_branches: int,
+    batch: int,
+    memo: Memo | None = None,
+    announce: Callable[[], None] | None = None,
 ) -> MachineTimes:
     """Median seconds by shape, from the memo or measured now (some seconds).
 
-    ``num_branches`` 0 asks for no ``apart``. The bundle must have a draft.
+    ``num_branches`` 0 asks for no ``apart``. The bundle must have a draft. ``announce`` is called
+    before anything is measured.
     """
     memo = memo or Memo()
     key = f"calls:{machine_key(bundle)}:K {num_draft} W {num_branches} B {batch}"
     known = _remembered(memo, key)
     if known is not None and (known.quality.is_quiet or known.num_loads >= MOST_LOADS):
         return known
+    if announce is not None:
+        announce()
     together, quality = _measure(bundle, "sd", num_draft, num_branches, batch, memo)
     apart = None
     if num_branches and quality.is_quiet:

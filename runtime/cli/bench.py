@@ -16,7 +16,7 @@ from engines.errors import UsageError
 from runtime.bench import host, lanes, outcomes, overlap
 from runtime.bench.dataset import kind as dataset
 from runtime.bench.figures import Neighbours
-from runtime.bench.kind import Compared, Figures, Kind
+from runtime.bench.kind import Compared, Explained, Figures, Kind
 from runtime.bench.own_options import add_own_options, own_arguments, refuse_own, task_of
 from runtime.bench.replay import kind as replay
 from runtime.bench.replay.shipped import shipped
@@ -102,7 +102,7 @@ def _run(kind: Kind, args: argparse.Namespace) -> int:
     header = _header(kind, args, neighbours.cores())
     if args.json:
         record = {"kind": kind.name, **header, "figures": encode(figures)}
-        emit(to_json(record | {"formulas": dict(kind.formulas)}))
+        emit(to_json(record | {"formulas": _formulas(kind, figures)}))
     else:
         emit(as_text(kind, header, figures))
     return int(isinstance(figures, Compared) and not figures.is_identical)
@@ -121,9 +121,15 @@ def as_text(kind: Kind, header: dict[str, object], figures: Figures) -> str:
         "",
         figures.as_text().rstrip("\n"),
         "",
-        *(f"{name} = {formula}" for name, formula in kind.formulas.items()),
+        *(f"{name} = {formula}" for name, formula in _formulas(kind, figures).items()),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _formulas(kind: Kind, figures: Figures) -> dict[str, str]:
+    if not isinstance(figures, Explained):
+        return dict(kind.formulas)
+    return {name: text for name, text in kind.formulas.items() if name in figures.explains}
 
 
 def _header(kind: Kind, args: argparse.Namespace, others: float | None) -> dict[str, object]:

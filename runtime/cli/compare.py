@@ -192,8 +192,10 @@ class _Experiment:
 
     def run_mode(self, mode: str) -> ModeRun:
         args = self.args
-        with busy(f"{mode}: loading {args.bundle}", quiet=args.quiet):
-            llm = open_for(_for_mode(args, mode), mode=mode, max_batch=args.batch)
+        with busy(f"{mode}: loading {args.bundle}", quiet=args.quiet) as announce:
+            llm = open_for(
+                _for_mode(args, mode), mode=mode, max_batch=args.batch, announce=announce
+            )
         with llm:
             if not self._prompt_ids:
                 self._encode(llm)

@@ -16,7 +16,8 @@ __all__ = ["OutputClosed", "Tick", "busy", "emit", "prepare_streams", "progress"
 Tick = Callable[[int, str], None]
 """Called with the number of items done and a few words on the last one."""
 
-PLAIN_LINES = 10
+PLAIN_LINES, MOST_STEPS = 10, 20
+"""Lines that progress takes where there is no terminal; up to so many steps get one each."""
 
 
 def tell(text: str) -> None:
@@ -25,9 +26,10 @@ def tell(text: str) -> None:
 
 
 @contextmanager
-def busy(what: str, *, quiet: bool, plain: bool = True) -> Iterator[None]:
+def busy(what: str, *, quiet: bool, plain: bool = True) -> Iterator[Callable[[str], None]]:
     """Show ``what`` while the body runs; ``plain`` also says so where there is no terminal.
 
+    The body gets what says a line of its own meanwhile, unless quiet.
     Nothing moves meanwhile: loading measures the machine, and an animation is a thread of its own.
     """
     on_terminal = sys.stderr.isatty() and not quiet
@@ -35,8 +37,15 @@ def busy(what: str, *, quiet: bool, plain: bool = True) -> Iterator[None]:
         tell(f"{what} ...")
     elif plain and not quiet:
         say(what)
+
+    def announce(line: str) -> None:
+        if on_terminal:
+            tell(f"\r\x1b[2K{line}\n{what} ...")
+        elif not quiet:
+            say(line)
+
     try:
-        yield
+        yield announce
     finally:
         if on_terminal:
             tell("\r\x1b[2K")
@@ -55,11 +64,11 @@ def progress(what: str, total: int, *, quiet: bool, done: int = 0) -> Iterator[T
 
 
 def _lines(what: str, total: int) -> Tick:
-    shown = -1
+    shown, num_lines = -1, total if total <= MOST_STEPS else PLAIN_LINES
 
     def tick(done: int, detail: str) -> None:
         nonlocal shown
-        share = done * PLAIN_LINES // total
+        share = done * num_lines // total
         if share > shown:
             shown = share
             say(f"{what}: {done} of {total} ({detail})")

@@ -22,11 +22,15 @@ Show cores, memory, GPUs and packages, and which backend can build and run bundl
 --bundle also what that bundle would take of each device's memory. Nothing is loaded or changed."""
 
 EXAMPLES = """\
+exit code: 0; 1 where the bundle of --bundle cannot run on its --device here; 2 for an error
+
 examples:
   python -m runtime doctor
   python -m runtime doctor --json
   python -m runtime doctor --bundle engines/bundles/demo --device cuda:0,cuda:1
 """
+
+NOT_INSTALLED = ": not installed"
 
 
 def add_to(commands: Commands) -> None:
@@ -54,7 +58,7 @@ def add_to(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command and return its exit code."""
+    """Run the command and return its exit code: 1 where the bundle cannot run here."""
     if args.bundle is None and (args.device is not None or args.batch is not None):
         raise UsageError("--device and --batch are for the bundle of --bundle; name one")
     checkup = examine()
@@ -65,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
         emit(to_json(record | ({} if found is None else {"bundle": as_record(found)})))
     else:
         emit(as_text(checkup) + ("" if found is None else f"\n{bundle_as_text(found)}"))
-    return 0
+    return int(found is not None and bool(found.problems))
 
 
 def _examine_bundle(args: argparse.Namespace, checkup: Checkup) -> BundleCheckup:
@@ -165,7 +169,13 @@ def _nvidia(nvidia: Nvidia) -> list[str]:
 
 
 def _reasons(backend: Backend) -> list[str]:
-    return [
-        *(f"{backend.name}: {reason}" for reason in backend.why_not),
-        *(f"{backend.name}: install with {command}" for command in backend.install),
-    ]
+    """What keeps it from building or running, on one line; with what helps."""
+    if not backend.why_not:
+        return []
+    why = [reason for reason in backend.why_not if not reason.endswith(NOT_INSTALLED)]
+    missing = [each.removesuffix(NOT_INSTALLED) for each in backend.why_not if each not in why]
+    if missing:
+        why.append(f"not installed: {', '.join(missing)} ({', '.join(backend.install)})")
+    else:
+        why += backend.install
+    return [f"{backend.name}: {'; '.join(why)}"]

@@ -1,7 +1,8 @@
 """Parses the command line, runs one command, and turns every ending into an exit code.
 
-0 done; 1 compare found a difference; 2 error (one line on stderr); 130 ctrl-C, after the model
-was closed; 141 nobody reads standard output any more (``| head -1``).
+0 done; 1 compare found a difference, or doctor a bundle that cannot run here; 2 error (one line on
+stderr); 130 ctrl-C, after the model was closed; 141 nobody reads standard output any more
+(``| head -1``).
 """
 
 from __future__ import annotations

@@ -160,8 +160,8 @@ def _options_of(args: argparse.Namespace) -> GenerateOptions:
 
 def _answer_one(args: argparse.Namespace, params: SamplingParams, options: GenerateOptions) -> int:
     prompt = one_prompt(args.prompt)
-    with busy(f"loading {args.bundle}", quiet=args.quiet, plain=False):
-        llm = open_for(args, mode=args.mode, max_batch=1)
+    with busy(f"loading {args.bundle}", quiet=args.quiet, plain=False) as announce:
+        llm = open_for(args, mode=args.mode, max_batch=1, announce=announce)
     with llm:
         [ids] = _encode(args, llm, {"the prompt": prompt})
         if args.json:
@@ -183,8 +183,8 @@ def _answer_one(args: argparse.Namespace, params: SamplingParams, options: Gener
 
 def _answer_many(args: argparse.Namespace, params: SamplingParams, options: GenerateOptions) -> int:
     prompts = many_prompts(args.prompts, None)
-    with busy(f"loading {args.bundle}", quiet=args.quiet, plain=False):
-        llm = open_for(args, mode=args.mode, max_batch=args.batch)
+    with busy(f"loading {args.bundle}", quiet=args.quiet, plain=False) as announce:
+        llm = open_for(args, mode=args.mode, max_batch=args.batch, announce=announce)
     with llm:
         ids = _encode(args, llm, {f"prompt {i}": text for i, text in enumerate(prompts, start=1)})
         show = InOrder(lambda i, done: emit(f"[{i + 1}] {shortened(prompts[i])}\n{done.text}\n\n"))

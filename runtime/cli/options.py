@@ -189,8 +189,14 @@ def _saguaro(text: str) -> float | str:
     return value
 
 
-def open_for(args: argparse.Namespace, *, mode: str, max_batch: int | None = None) -> LLM:
-    """The bundle of ``add_bundle_options``, opened."""
+def open_for(
+    args: argparse.Namespace,
+    *,
+    mode: str,
+    max_batch: int | None = None,
+    announce: Callable[[str], None] | None = None,
+) -> LLM:
+    """The bundle of ``add_bundle_options``, opened; ``announce`` is told before it is measured."""
     open_llm: OpenLlm = args.open_llm
     return open_llm(
         args.bundle,
@@ -208,6 +214,7 @@ def open_for(args: argparse.Namespace, *, mode: str, max_batch: int | None = Non
         tensor_parallel=args.tensor_parallel,
         trace=args.trace is not None,
         tell=say if args.verbose and not args.quiet else None,
+        announce=announce,
     )
 
 

@@ -117,7 +117,7 @@ def _add_use_options(parser: argparse.ArgumentParser) -> None:
         type=_devices,
         metavar="T+D",
         help="devices of the target and more of the draft in ssd; one number: both engines share "
-        "them (default: 1+1; of a bundle: 1, this machine)",
+        "them (default: 1+1; of a bundle measured here: 1)",
     )
     for option, metavar, what, usual, most in (
         ("--max-draft", "K", "tokens drafted", MOST_DRAFTS, MAX_DRAFT),
@@ -137,7 +137,13 @@ def run(args: argparse.Namespace) -> int:
     _check(args)
     bundle = None if args.bundle is None else open_bundle(args.bundle)
     memory = None if args.memory is None or bundle is None else _memory(args, bundle)
-    plan = answer(question_of(args, bundle))
+    try:
+        question = question_of(args, bundle)
+    except UsageError:
+        if memory is not None and not args.json:  # it needs no step times
+            emit(memory.as_text() + "\n")
+        raise
+    plan = answer(question)
     if args.plot is not None:
         from runtime.plan.picture import draw
 

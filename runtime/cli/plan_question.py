@@ -30,7 +30,8 @@ def question_of(args: argparse.Namespace, bundle: Bundle | None) -> Question:
     else:
         assert bundle is not None
         times = _measured_times(args, bundle, drafts, branches, notes)
-    laws = _laws(args, bundle, drafts, branches, notes)
+    log = None if args.outcomes is None else read_log(args.outcomes)
+    laws = _laws(args, bundle, drafts, branches, notes, log)
     shared = Devices(1, 0) if args.target_ms is None else Devices(1, 1)
     return Question(
         times=times,
@@ -40,6 +41,7 @@ def question_of(args: argparse.Namespace, bundle: Bundle | None) -> Question:
         most_drafts=drafts,
         most_branches=branches,
         notes=tuple(notes),
+        logged=_limits_of(log) if bundle is None and log is not None else None,
     )
 
 
@@ -92,7 +94,12 @@ def _measured_times(
 
 
 def _laws(
-    args: argparse.Namespace, bundle: Bundle | None, drafts: int, branches: int, notes: list[str]
+    args: argparse.Namespace,
+    bundle: Bundle | None,
+    drafts: int,
+    branches: int,
+    notes: list[str],
+    log: OutcomeLog | None,
 ) -> Laws:
     if args.acceptance is not None:
         exponent = PUBLISHED_EXPONENT if args.rank_exponent is None else args.rank_exponent
@@ -101,8 +108,8 @@ def _laws(
             "(--rank-exponent; --outcomes measures it), and nothing in a text repeats itself"
         )
         return laws_of_acceptance(args.acceptance, exponent, branches)
-    if args.outcomes is not None:
-        return _logged_laws(read_log(args.outcomes), notes)
+    if log is not None:
+        return _logged_laws(log, notes)
     from runtime.plan.bundle import laws_of, require_pair
 
     assert bundle is not None
@@ -110,6 +117,10 @@ def _laws(
     notes.append("outcomes of a few built-in prompts; log your own with bench --log-outcomes")
     with busy("reading a few texts", quiet=args.quiet):
         return laws_of(bundle, drafts, branches)
+
+
+def _limits_of(log: OutcomeLog) -> tuple[int, int]:
+    return log.header.num_draft, log.header.num_branches
 
 
 def _logged_laws(log: OutcomeLog, notes: list[str]) -> Laws:

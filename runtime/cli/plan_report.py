@@ -104,7 +104,7 @@ def _best(plan: Plan) -> list[str]:
     options = f"--mode {setting.mode} --num-draft {setting.num_draft}"
     if setting.mode == "ssd":
         options += f" --branches {setting.num_branches} --fallback {setting.fallback.value}"
-    lines = [f"best: {named(best)} ({options})"]
+    lines = [f"best: {named(best)} ({options}){_needed(plan)}"]
     if best.fan_out:
         lines.append(
             f"outcomes prepared by accepted tokens 0 to {setting.num_draft}: "
@@ -115,6 +115,15 @@ def _best(plan: Plan) -> list[str]:
     return lines
 
 
+def _needed(plan: Plan) -> str:
+    """The build of a bundle for the best setting, where the one that was logged may lack it."""
+    best, logged = plan.best.prediction.plan, plan.question.logged
+    if logged is None or (best.num_draft <= logged[0] and best.num_branches <= logged[1]):
+        return ""
+    branches = f" --max-branches {best.num_branches}" if best.mode == "ssd" else ""
+    return f" (needs a bundle built with --num-draft {best.num_draft}{branches})"
+
+
 def _counts(values: tuple[int, ...]) -> str:
     return " ".join(map(str, values))
 
@@ -123,7 +132,7 @@ def _break_even(plan: Plan) -> str:
     even = plan.break_even
     parts = [f"sd {_place(even.sd)}", f"ssd {_place(even.ssd)}"]
     if plan.question.devices.draft:
-        parts.append(f"for each device ssd {_place(even.each)}")
+        parts.append(f"in tokens/s per device ssd {_place(even.each)}")
     return "break-even acceptance (even over all tokens): " + ", ".join(parts)
 
 

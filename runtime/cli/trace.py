@@ -33,6 +33,25 @@ DRAFTING = ("prepare", "draft", "adopt")
 """The draft's work that drafts: ahead of an outcome, between two verifications (``sd``), and in
 ``adopt`` what is drafted just in time."""
 VERIFYING = ("verify",)
+MEANINGS = {
+    "reset": "slots are emptied before the first text",
+    "admit": "a text gets its slot",
+    "prompt": "a piece of its prompt is read",
+    "verify": "the target judges drafts",
+    "draft": "drafting between two verifications",
+    "prepare": "drafting ahead, while the target verifies",
+    "adopt": "the draft takes up what the verification found; after a miss it may draft anew (jit)",
+    "follow": "the same between two verifications",
+    "commit": "the draft keeps the rows of what was accepted",
+    "resume": "the draft drafts again, after rounds without it",
+    "catch up": "the draft reads what was accepted without it",
+    "move": "a text changes its slot",
+    "retire": "a text has ended and gives its slot back",
+    "hit": "the outcome had been prepared",
+    "miss": "it had not",
+    "plan": "the way of decoding changed",
+}
+"""What lanes do and marks say, in the order in which a text meets them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,4 +151,6 @@ def as_text(figures: Summary) -> str:
         f"drafting while the target verified: {figures.draft_hidden_ms:.1f} ms, while it did not: "
         f"{figures.draft_exposed_ms:.1f} ms ({percent(figures.draft_hidden_share)} hidden)"
     )
+    shown = {work.label for work in figures.work} | set(figures.moments)
+    lines += ["", *(f"{label} = {why}" for label, why in MEANINGS.items() if label in shown)]
     return "\n".join(lines) + "\n"

@@ -2,7 +2,30 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from typing import Any
+
+from engines.errors import DeviceError
+
+LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+"""The NVIDIA driver's own library; no package brings it."""
+INSTALL = (
+    "for ONNX Runtime bundles: pip uninstall -y onnxruntime; pip install 'ssd-trt[gpu]'; for "
+    "compiled ones: pip install 'ssd-trt[rtx,cuda]' or 'ssd-trt[tensorrt,cuda]'"
+)
+
+
+def require_driver(library: str = LIBRARY) -> None:
+    """DeviceError where there is no NVIDIA driver: then no package helps."""
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        raise DeviceError(
+            f"no NVIDIA driver is installed here ({library} is missing), so no GPU can be used; "
+            "run an ONNX Runtime bundle on the CPU (--device cpu), or install the driver until "
+            f"nvidia-smi runs, and then {INSTALL}"
+        ) from None
 
 
 class CoreAndDriver:

@@ -58,12 +58,15 @@ def _onnxruntime_cuda(packages: tuple[Package, ...], has_gpu: bool) -> Backend:
         why_not.append("onnxruntime is installed beside onnxruntime-gpu; keep the latter alone")
     if not has_gpu:
         why_not.append(NO_GPU)
+    install = installs(to_build | lacking)
+    if both and "onnxruntime-gpu" in lacking:
+        install = tuple(f"pip uninstall -y onnxruntime; {command}" for command in install)
     return Backend(
         name="onnxruntime on CUDA",
         can_build=not to_build,
         can_run=not lacking and not both and has_gpu,
         why_not=tuple(why_not),
-        install=installs(to_build | lacking),
+        install=install,
     )
 
 

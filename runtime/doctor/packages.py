@@ -63,12 +63,16 @@ def bad(packages: tuple[Package, ...], needed: tuple[str, ...]) -> dict[str, Pac
 
 
 def problems(bad: dict[str, Package]) -> tuple[str, ...]:
+    """One for each of them."""
     return tuple(f"{name}: {package.problem}" for name, package in bad.items())
 
 
 def installs(bad: dict[str, Package]) -> tuple[str, ...]:
-    extras = dict.fromkeys(package.extra for package in bad.values())
-    return tuple(f"pip install 'ssd-trt[{extra}]'" for extra in extras)
+    """The one command that brings them all; none where nothing is bad."""
+    extras = list(dict.fromkeys(package.extra for package in bad.values() if package.extra))
+    if "gpu" in extras:  # it has what they have, and the other executor must not come with it
+        extras = [extra for extra in extras if extra not in ("cpu", "cuda")]
+    return (f"pip install 'ssd-trt[{','.join(extras)}]'",) if extras else ()
 
 
 def _package(wanted: Requirement) -> Package:

@@ -20,6 +20,7 @@ class Question:
     most_drafts    K is looked for up to here, and
     most_branches  W up to here
     notes          what it rests on: measured, logged or assumed, a sentence each
+    logged         K and W of the outcome log, where nothing else tells what the bundle is built for
     """
 
     times: PairTimes
@@ -29,6 +30,7 @@ class Question:
     most_drafts: int
     most_branches: int
     notes: tuple[str, ...] = ()
+    logged: tuple[int, int] | None = None
 
     @property
     def space(self) -> Space:

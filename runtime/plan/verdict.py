@@ -22,9 +22,10 @@ def _fastest(plan: Plan) -> str:
     best, plain = plan.best, plan.plain
     if best.mode == "ar":
         least = _at_least(plan.break_even.sd, plan.break_even.ssd)
+        when = _from_acceptance(plan, least, "It", "pay")
         return (
             f"Speculation does not pay here: plain decoding gives {rate(plain)}, the best "
-            f"speculative mode {rate(plan.best_of('sd', 'ssd'))}. {_from_acceptance(plan, least)}"
+            f"speculative mode {rate(plan.best_of('sd', 'ssd'))}. {when}"
         )
     if best.tokens_s < NEAR * plain.tokens_s:
         return (
@@ -66,7 +67,8 @@ def _device(plan: Plan) -> str:
         if faster > NEAR
         else f"No answer comes faster for {'it' if one else 'them'}, either."
     )
-    when = _from_acceptance(plan, plan.break_even.each)
+    who, what = ("It", "pay for itself") if one else ("They", "pay for themselves")
+    when = _from_acceptance(plan, plan.break_even.each, who, what)
     return f"The draft's own {does_not}: {figures}. {use} {when}"
 
 
@@ -74,14 +76,14 @@ def _each_of(num_devices: int) -> str:
     return "the one" if num_devices == 1 else f"each of {num_devices}"
 
 
-def _from_acceptance(plan: Plan, least: float | None) -> str:
+def _from_acceptance(plan: Plan, least: float | None, who: str, what: str) -> str:
     if least is None:
         return (
-            "It would at no acceptance, with these step times and K up to "
+            f"{who} would not {what} at any acceptance, with these step times and K up to "
             f"{plan.question.most_drafts}."
         )
     start = "any acceptance above 0" if least < SOME else f"an acceptance of {least:.2f}"
-    return f"It would from {start} on, even over all tokens."
+    return f"{who} would {what} from {start} on, even over all tokens."
 
 
 def _at_least(*values: float | None) -> float | None:

@@ -58,9 +58,18 @@ def test_more_than_was_built_is_refused_with_the_command_that_builds_it(
 
 def test_every_reason_is_listed(bundle: Bundle) -> None:
     found = reasons(bundle, backend="tensorrt", num_draft=99, branches=99)
-    assert len(found) == 3
+    assert len(found) == 2
     assert "built for onnxruntime, this session runs tensorrt" in found[0]
     assert "--backend tensorrt" in found[0]
+
+
+def test_all_limits_that_are_exceeded_are_one_refusal_with_one_rebuild(bundle: Bundle) -> None:
+    """Who mends one limit after another rebuilds once for each."""
+    (reason,) = reasons(bundle, backend="onnxruntime", num_draft=6, branches=30, max_len=9)
+    assert "K (num_draft) = 6 is above the built limit 4, W (branches) = 30 is above" in reason
+    assert "--num-draft 6" in reason
+    assert "--max-branches 30" in reason
+    assert "max_len" not in reason
 
 
 def test_another_schema_is_a_reason(bundle: Bundle) -> None:

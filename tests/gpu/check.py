@@ -33,6 +33,12 @@ BUDGET_S = 228.0
 LEAST_S = 10.0
 """A part that would get less is left out."""
 
+EXAMPLES = """\
+examples:
+  python -m tests.gpu.check --out build/gpu-check
+  python -m tests.gpu.check replay kernels --device cuda:1
+"""
+
 RunPart = Callable[[Part, Options], PartReport]
 
 
@@ -142,8 +148,12 @@ def _last_line(text: str) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
+    purpose = (__doc__ or "").partition(": ")[2]
     parser = argparse.ArgumentParser(
-        prog="python -m tests.gpu.check", description="Check everything that needs a GPU."
+        prog="python -m tests.gpu.check",
+        description=purpose[:1].upper() + purpose[1:],
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)} (all)")
     parser.add_argument(

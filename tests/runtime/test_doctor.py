@@ -66,8 +66,9 @@ def test_a_machine_without_any_of_the_files_is_no_error(
     assert checkup.memory == doctor.Memory(None, None, None)
     assert checkup.nvidia == doctor.Nvidia(None, (), "needs two GPUs, 0 usable here")
     assert not any(backend.can_build or backend.can_run for backend in checkup.backends)
-    assert "pip install 'ssd-trt[export]'" in checkup.backends[0].install
-    assert "pip install 'ssd-trt[cpu]'" in checkup.backends[0].install
+    assert checkup.backends[0].install == ("pip install 'ssd-trt[export,cpu]'",)
+    on_cuda = checkup.backends[1].install  # not cpu: the two executors overwrite each other
+    assert on_cuda == ("pip install 'ssd-trt[export,gpu]'",)
 
 
 def test_cpu_memory_and_quota_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,9 +194,10 @@ def test_tensorrt_backends_need_a_gpu_to_run(
     found = backends_of(tmp_path)
     assert not found["tensorrt-rtx"].can_build
     assert not found["tensorrt"].can_run
-    assert "pip install 'ssd-trt[rtx]'" in found["tensorrt-rtx"].install
-    assert "pip install 'ssd-trt[cuda]'" in found["tensorrt-rtx"].install
-    assert "pip install 'ssd-trt[tensorrt]'" in found["tensorrt"].install
+    [rtx_install], [standard_install] = found["tensorrt-rtx"].install, found["tensorrt"].install
+    assert "rtx" in rtx_install
+    assert "cuda" in rtx_install
+    assert "tensorrt" in standard_install
 
 
 def test_onnxruntime_for_gpus_serves_the_cpu_too_but_not_beside_the_other_package(
@@ -219,7 +221,7 @@ def test_onnxruntime_for_gpus_serves_the_cpu_too_but_not_beside_the_other_packag
     packages_of(monkeypatch, EXPORT | DRIVING | {"onnxruntime": "1.32.0"})
     cuda = backends_of(tmp_path)["onnxruntime on CUDA"]
     assert (cuda.can_build, cuda.can_run) == (True, False)
-    assert cuda.install == ("pip install 'ssd-trt[gpu]'",)
+    assert cuda.install == ("pip uninstall -y onnxruntime; pip install 'ssd-trt[gpu]'",)
 
 
 def test_the_oldest_releases_are_those_of_pyproject() -> None:

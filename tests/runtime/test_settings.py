@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,6 +29,7 @@ OPEN: dict[str, object] = {
     "saguaro": 1.0,
 }
 POLICY = Fixed(PLAIN)
+Announce = Callable[[str], None] | None
 LENGTHS = Lengths(Costs(0.006, 0.001, 0.0004))
 
 
@@ -49,11 +51,15 @@ class Measured:
         self.calls.append(("lengths", *counts))
         return LENGTHS
 
-    def calibrate(self, _bundle: object, *wanted: object) -> Measured:
+    def calibrate(self, _bundle: object, *wanted: object, announce: Announce) -> Measured:
+        if announce is not None:
+            announce("calibrate")
         self.calls.append(("calibrate", *wanted))
         return self
 
-    def choose_fallback(self, _bundle: object, *counts: int) -> Fallback:
+    def choose_fallback(self, _bundle: object, *counts: int, announce: Announce) -> Fallback:
+        if announce is not None:
+            announce("fallback")
         self.calls.append(("fallback", *counts))
         return Fallback.JIT
 
@@ -82,6 +88,22 @@ def test_what_is_left_open_is_what_the_bundle_was_built_for() -> None:
     assert (found.num_draft, found.num_branches, found.max_batch) == (4, 6, 3)
     found = decide(fallback="zero", num_draft=2, branches=3, max_batch=1)
     assert (found.num_draft, found.num_branches, found.max_batch) == (2, 3, 1)
+
+
+def test_limits_beyond_the_bundle_are_refused_with_one_rebuild_for_all() -> None:
+    """A newcomer was told of one limit after another."""
+    with pytest.raises(BundleIncompatibleError) as caught:
+        decide(num_draft=9, branches=40, max_batch=8)
+    for option in ("--num-draft 9", "--max-branches 40", "--max-batch 8"):
+        assert option in str(caught.value)
+
+
+def test_what_is_measured_is_announced() -> None:
+    said: list[str] = []
+    decide(mode="auto", announce=said.append)
+    decide(mode="ssd", announce=said.append)
+    decide(mode="sd", announce=said.append)
+    assert said == ["calibrate", "fallback"]
 
 
 def test_auto_is_measured_for_what_will_run(measured: Measured) -> None:

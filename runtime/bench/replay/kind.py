@@ -11,17 +11,21 @@ if TYPE_CHECKING:
     from runtime.bench.replay.report import ReplayFigures
 
 FORMULAS = {
-    "measured": "tokens/s of the real scheduler, workers, cache and statistics over engines that "
+    "setting": "mode, K drafted tokens, W outcomes prepared and what follows a miss; best: what "
+    "the cost model finds fastest within what the profile allows",
+    "tokens/s": "measured: the real scheduler, workers, cache and statistics over engines that "
     "take the profile's times, every slot busy, all rows together; outcomes are dealt in the "
     "law's proportions",
     "predicted": "tokens/s of the cost model (runtime.spec.cost) for the same times and law",
-    "distance": "measured / predicted - 1",
-    "published": "tokens/s that the published run printed, for its own software and, where that "
-    "is said, other times",
-    "best": "K, W and fallback that the cost model finds fastest within what the profile allows",
+    "distance": "measured tokens/s / predicted - 1",
+    "published": "tokens/s that the published run printed, for its own software",
+    "tokens/round": "tokens that a verification of one row emitted, the bonus token included",
+    "hit rate": "share of the outcomes that had been prepared when they came",
+    "after hit, after miss": "the same, of rounds that began with a hit, or with a miss",
+    "round ms": "mean time from one round's outcomes to the next one's",
     "virtual clock": "seconds of the critical path through engine calls; the runtime's own work "
     "takes none",
-    "host ms": "real clock: median (and quartiles) of the milliseconds that a round takes longer "
+    "host ms": "median (and quartiles) of the milliseconds that a round takes longer "
     "than the same round on the virtual clock",
 }
 

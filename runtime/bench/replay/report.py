@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from runtime.bench.figures import Spread
+from runtime.bench.replay.kind import FORMULAS
 from runtime.bench.replay.run import (
     FEWEST_REAL,
     FEWEST_VIRTUAL,
@@ -36,6 +37,18 @@ class ReplayFigures:
     limit: float
     is_close: bool
     runs: tuple[RunFigures, ...]
+
+    @property
+    def explains(self) -> set[str]:
+        """What the tables have."""
+        absent = {"virtual clock"} if self.clock == "real" else {"host ms"}
+        if not self._has_published:
+            absent.add("published")
+        return set(FORMULAS) - absent
+
+    @property
+    def _has_published(self) -> bool:
+        return any(each.published is not None for run in self.runs for each in run.settings)
 
     def as_text(self) -> str:
         """A table for each run, and the verdicts."""

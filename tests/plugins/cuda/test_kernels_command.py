@@ -77,6 +77,7 @@ def test_it_runs_as_a_module() -> None:
         check=True,
     )
     assert "--arch" in done.stdout
+    assert "exit code: 0; 2 for an error" in done.stdout
 
 
 def test_a_use_of_several_entries_has_the_largest_figures() -> None:

@@ -71,7 +71,9 @@ def machine(monkeypatch, tmp_path: Path):
     monkeypatch.setattr(choose, "machine_key", lambda _bundle: f"cores {state.cores}")
     monkeypatch.setattr(choose, "ranked_texts", lambda _bundle, _memo: state.texts)
 
-    def measure(_bundle, num_draft, num_branches, batch, _memo):
+    def measure(_bundle, num_draft, num_branches, batch, _memo, announce=None):
+        if announce is not None:
+            announce()
         state.measured.append((num_draft, num_branches, batch))
         times = state.times
         return times if num_branches else MachineTimes(times.together, None, times.quality)
@@ -86,6 +88,16 @@ def machine(monkeypatch, tmp_path: Path):
 
 
 # --- placement ---
+
+
+@pytest.mark.usefixtures("machine")
+def test_who_waits_is_told_for_what_and_what_skips_it() -> None:
+    said: list[str] = []
+    calibrate(make_bundle(), 4, 8, 1, announce=said.append)
+    choose_fallback(make_bundle(), 4, 8, announce=said.append)
+    assert "for --mode auto, once per bundle" in said[0]
+    assert "--mode ar or sd skips it" in said[0]
+    assert "for --fallback auto" in said[1]
 
 
 def test_a_target_that_uses_all_cores_gets_them(machine) -> None:

@@ -66,6 +66,14 @@ def test_times_are_measured_once_under_both_placements(machine) -> None:
     assert machine.measured == [("sd", 4, 8, 2), ("ssd", 4, 8, 2)]
 
 
+def test_a_measurement_is_announced_before_it_and_memories_are_not(machine) -> None:
+    """Fifteen silent seconds look like a hang."""
+    seen: list[int] = []
+    for _ in range(2):
+        measure(make_bundle(), 4, 8, 2, announce=lambda: seen.append(len(machine.measured)))
+    assert seen == [0]
+
+
 def test_without_branches_nothing_runs_side_by_side(machine) -> None:
     assert measure(make_bundle(), 4, 0, 1).apart is None
     assert machine.measured == [("sd", 4, 0, 1)]

@@ -145,6 +145,8 @@ def test_replay_of_a_profile(capsys: pytest.CaptureFixture[str], tmp_path: Path)
     assert any(line.startswith("best: ssd ") for line in lines)
     assert "goal: 10000 tokens/s with the best setting: MISSED" in lines
     assert any(line.startswith("predicted = ") for line in lines)
+    assert any(line.startswith("after hit, after miss = ") for line in lines)
+    assert not any(line.startswith("host ms = ") for line in lines), "no such column"
     assert "one row: " in err
 
 

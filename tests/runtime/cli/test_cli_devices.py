@@ -118,7 +118,7 @@ def test_options_reach_the_llm() -> None:
 
 def test_doctor_plans_the_memory_of_a_bundle(capsys: pytest.CaptureFixture[str]) -> None:
     bundle = str(tiny_bundle().path)
-    assert main(["doctor", "--bundle", bundle, "--device", "cuda:0,cpu", "--batch", "2"]) == 0
+    assert main(["doctor", "--bundle", bundle, "--device", "cuda:0,cpu", "--batch", "2"]) == 1
     out = capsys.readouterr().out
     assert f"bundle {bundle}, built for onnxruntime, on cuda:0,cpu" in out
     assert "memory on cuda:0 for 2 at once: " in out
@@ -135,10 +135,10 @@ def test_doctor_says_why_a_bundle_cannot_run(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     compiled = str(write_compiled(tmp_path / "c"))
-    assert main(["doctor", "--bundle", compiled, "--device", "cpu"]) == 0
+    assert main(["doctor", "--bundle", compiled, "--device", "cpu"]) == 1
     assert "run on a GPU alone: --device cuda:0" in capsys.readouterr().out
     bundle = str(tiny_bundle().path)
-    assert main(["doctor", "--bundle", bundle, "--batch", "99", "--json"]) == 0
+    assert main(["doctor", "--bundle", bundle, "--batch", "99", "--json"]) == 1
     record = json.loads(capsys.readouterr().out)["bundle"]
     assert not record["can_run"]
     assert "--max-batch 99" in record["problems"][0]

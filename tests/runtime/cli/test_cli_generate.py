@@ -85,6 +85,7 @@ def test_options_reach_the_model(capsys: pytest.CaptureFixture[str]) -> None:
     options += " --min-p 0.125 --fallback jit --saguaro 0.5"
     options += " --stop x --stop \n --stop-token-ids 3 5 --min-tokens 2"
     assert main([*GENERATE, "--prompt", "hi", *options.split(" ")], bundle.open) == 0
+    assert callable(bundle.opened[0].pop("announce"))
     assert bundle.opened == [
         {
             "bundle": Path("b"),

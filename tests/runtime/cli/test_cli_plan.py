@@ -134,6 +134,17 @@ def test_a_log_is_planned_by(tmp_path: Path, capsys) -> None:
     assert worse["modes"][1]["tokens_per_second"] < found["modes"][1]["tokens_per_second"]
 
 
+def test_a_setting_beyond_the_logged_bundle_says_so(tmp_path: Path, capsys) -> None:
+    """It would be refused by the bundle that was logged, K = 4 and W = 6."""
+    log = str(write_log(tmp_path / "log.jsonl", accepted=4))
+    limits = ["--max-draft", "6", "--max-branches", "6", "--outcomes", log]
+    assert main(["plan", "--target-ms", "50", "--draft-ms", "1", "--quiet", *limits]) == 0
+    assert "(needs a bundle built with --num-draft 6 --max-branches 6)" in capsys.readouterr().out
+    limits[1] = "4"
+    assert main(["plan", "--target-ms", "50", "--draft-ms", "1", "--quiet", *limits]) == 0
+    assert "needs a bundle" not in capsys.readouterr().out
+
+
 def test_a_log_without_ranks_says_what_is_assumed(tmp_path: Path, capsys) -> None:
     found = run(
         capsys, *PAIR, *SMALL, "--outcomes", str(write_log(tmp_path / "log.jsonl", num_ranks=0))
@@ -212,6 +223,10 @@ def test_a_busy_machine_is_not_planned_by(monkeypatch, capsys) -> None:
     monkeypatch.setattr(plan_bundle, "measure", lambda *_: busy)
     assert main(["plan", "--bundle", str(tiny_bundle().path), "--quiet"]) == 2
     assert "too busy to measure step times" in capsys.readouterr().err
+    assert main(["plan", "--bundle", str(tiny_bundle().path), "--memory", "--quiet"]) == 2
+    out, err = capsys.readouterr()
+    assert "memory on cpu for " in out, "memory needs no step times"
+    assert "--target-ms, --draft-ms" in err
 
 
 def test_one_core_is_not_planned_by(machine, monkeypatch, capsys) -> None:

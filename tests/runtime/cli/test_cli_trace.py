@@ -45,6 +45,8 @@ def test_figures_for_people_and_a_picture(
     told = capsys.readouterr().out
     assert "86% hidden" in told
     assert "1 x hit" in told
+    assert "\nhit = the outcome had been prepared\n" in told
+    assert "\nadmit = " not in told, "nothing bears that label here"
     assert svg.read_text().startswith("<svg")
 
 

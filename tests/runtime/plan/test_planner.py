@@ -89,22 +89,24 @@ def test_a_quick_draft_needs_no_device_but_makes_answers_faster() -> None:
     assert device.startswith("The draft's own device does not pay for itself: ")
     faster = plan.best_of("ssd").tokens_s / plan.best_of("ar", "sd").tokens_s
     assert f"every answer comes {faster:.2f} times as fast" in device
-    assert device.endswith("It would at no acceptance, with these step times and K up to 8.")
+    assert device.endswith(
+        "It would not pay for itself at any acceptance, with these step times and K up to 8."
+    )
 
 
 def test_a_device_that_pays_for_better_drafts_says_how_much_better() -> None:
     _, device = verdict(answer(question(0.015, 0.0015, 0.1)))
     assert device.startswith("The draft's own device does not pay for itself: ")
-    assert "It would from an acceptance of 0." in device
+    assert "It would pay for itself from an acceptance of 0." in device
 
 
 def test_a_bad_draft_is_not_bought() -> None:
     fastest, device = verdict(answer(question(0.008, 0.007, 0.1, Devices(1, 2))))
     assert fastest.startswith("Speculation does not pay here: plain decoding gives 125 tokens/s")
-    assert "It would from an acceptance of 0." in fastest
+    assert "It would pay from an acceptance of 0." in fastest
     assert device.startswith("The draft's own devices do not pay for themselves: ")
     assert "No answer comes faster for them, either." in device
-    assert "It would at no acceptance" in device
+    assert "They would not pay for themselves at any acceptance" in device
 
 
 def test_a_gain_within_the_model_s_error_is_not_praised() -> None:
@@ -115,13 +117,13 @@ def test_a_gain_within_the_model_s_error_is_not_praised() -> None:
 
 def test_a_hopeless_draft_pays_at_no_acceptance() -> None:
     fastest, _ = verdict(answer(question(0.001, 0.1, 0.9)))
-    assert "It would at no acceptance" in fastest
+    assert "It would not pay at any acceptance" in fastest
 
 
 def test_a_draft_that_is_never_accepted_pays_above_that() -> None:
     """ "It would from an acceptance of 0.00 on" stood beside an acceptance of 0.00."""
     fastest, device = verdict(answer(question(0.015, 0.0015, 0.0, Devices(1, 1))))
-    assert "It would from any acceptance above 0 on" in fastest
+    assert "It would pay from any acceptance above 0 on" in fastest
     assert "for the one without (ar)" in device
 
 

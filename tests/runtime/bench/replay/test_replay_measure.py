@@ -137,6 +137,7 @@ def test_budgets_of_one_row_are_met(monkeypatch: pytest.MonkeyPatch) -> None:
     for each in (*slow.settings, *fast.settings):
         assert abs(each.distance) <= CLOSE
     assert [each.published for each in slow.settings] == [67, 182, None, 280, None]
+    assert not any(each.published for each in fast.settings), "published with other step times"
 
 
 def test_the_budget_of_sixteen_rows_is_met() -> None:
