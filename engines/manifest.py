@@ -18,6 +18,7 @@ Paths in a manifest are relative, use ``/`` and never leave the bundle.
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -28,7 +29,7 @@ from engines.errors import BundleCorruptError, BundleIncompatibleError
 from engines.profiles import ShapeProfile, shape_profiles
 from engines.tensors import DType, TensorSpec
 
-SCHEMA = 2
+SCHEMA = 3
 BUNDLE_FILE = "bundle.json"
 ENGINE_FILE = "manifest.json"
 TARGET, DRAFT = "target", "draft"
@@ -116,10 +117,36 @@ class ModelFacts:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The checkpoint an engine was built from: a name for people, a fingerprint for machines."""
+    """The checkpoint an engine was built from: a name for people, a fingerprint for machines.
+
+    ``stored`` are the types that its weights are stored in, that of most tensors first ("BF16").
+    What the engine computes in is the type of its caches, ``KvLayout.dtype``.
+    """
 
     name: str
     fingerprint: str
+    stored: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WeightFidelity:
+    """What rounding the weights cost, measured when the engine was built.
+
+    Against the same weights in float32, over ``num_positions`` of texts that the target wrote:
+    ``agreement`` is the share of equal greedy choices, ``mean_kl`` E[KL(float32 || engine)] in
+    nats.
+    """
+
+    num_positions: int
+    agreement: float
+    mean_kl: float
+
+    def __post_init__(self) -> None:
+        _positive("num_positions", self.num_positions)
+        if not 0 <= self.agreement <= 1:
+            raise ValueError(f"agreement is {self.agreement}, expected a share from 0 to 1")
+        if not 0 <= self.mean_kl < math.inf:
+            raise ValueError(f"mean_kl is {self.mean_kl}, expected at least 0 nats")
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +205,7 @@ class EngineManifest:
     source: Source
     builder: dict[str, str]
     files: tuple[FileEntry, ...]
+    fidelity: WeightFidelity | None = None  # None: nothing was rounded, or it was not measured
 
     def __post_init__(self) -> None:
         if self.role not in (TARGET, DRAFT):

@@ -33,14 +33,14 @@ from runtime.placement import AUTO
 from runtime.request import GenerateOptions, items_of
 from runtime.sampling.params import SamplingParams
 from runtime.scheduler import Stats
-from runtime.score import score
+from runtime.score import score, scorer
 from runtime.settings import Settings, settle
 from runtime.text.chat import ChatTemplate
 from runtime.text.tokenizer import Tokenizer
 from runtime.ticket import Ticket
 from runtime.trace.timeline import Timeline
 
-__all__ = ["LLM", "Completion", "Stats", "TextStream", "TokenLogprobs", "score"]
+__all__ = ["LLM", "Completion", "Stats", "TextStream", "TokenLogprobs", "score", "scorer"]
 
 GREEDY = SamplingParams()
 
