@@ -25,12 +25,14 @@ def reasons(
     batch: int | None = None,
     builder: str | None = None,
     capability: str | None = None,
+    on_gpu: bool | None = None,
 ) -> list[str]:
     """Why ``bundle`` cannot run on ``backend`` with K = ``num_draft``, W = ``branches`` and so on.
 
     ``builder`` (name and version) is the TensorRT that would read compiled engines, ``capability``
-    the compute capability of the GPU ("8.9"). None asks for nothing. Each reason is one line and
-    ends with the command that builds a bundle without it. An empty list means that it can run.
+    the compute capability of the GPU ("8.9"), ``on_gpu`` whether the engines are to run on one.
+    None asks for nothing. Each reason is one line and ends with the command that builds a bundle
+    without it. An empty list means that it can run.
     """
     manifest = bundle.manifest
     found: list[str] = []
@@ -45,13 +47,14 @@ def reasons(
         changes: dict[str, Sequence[str] | None] = {"--backend": [backend]}
         why = f"the bundle was built for {manifest.backend}, this session runs {backend}"
         if manifest.backend in TENSORRT_BACKENDS and backend not in TENSORRT_BACKENDS:
-            why = (
-                f"the bundle was built for {manifest.backend}: "
-                "this version builds TensorRT engines and cannot run them yet"
-            )
-            changes |= dict.fromkeys(_FROM_TENSORRT)
-            changes["--out"] = [f"{bundle.path}-{backend}"]  # not over the compiled bundle
+            changes |= _without_tensorrt(bundle, backend)
         refuse(why, changes)
+    elif manifest.backend in TENSORRT_BACKENDS and on_gpu is False:
+        refuse(
+            f"the engines were compiled by {manifest.backend} and run on a GPU alone: "
+            "--device cuda:0, or for the CPU",
+            {"--backend": ["onnxruntime"]} | _without_tensorrt(bundle, "onnxruntime"),
+        )
     for engine in bundle.engines:
         plan = engine.plan
         if plan is None:
@@ -93,6 +96,7 @@ def require(
     batch: int | None = None,
     builder: str | None = None,
     capability: str | None = None,
+    on_gpu: bool | None = None,
 ) -> None:
     """BundleIncompatibleError with the first of ``reasons``, if there is one."""
     found = reasons(
@@ -104,9 +108,16 @@ def require(
         batch=batch,
         builder=builder,
         capability=capability,
+        on_gpu=on_gpu,
     )
     if found:
         raise BundleIncompatibleError(f"{bundle.path}: {found[0]}")
+
+
+def _without_tensorrt(bundle: Bundle, backend: str) -> dict[str, Sequence[str] | None]:
+    """Changes to the build command of a compiled bundle that make it one for ``backend``, at
+    another place than the compiled one's."""
+    return {**dict.fromkeys(_FROM_TENSORRT), "--out": [f"{bundle.path}-{backend}"]}
 
 
 def _rebuild(line: str, changes: Mapping[str, Sequence[str] | None]) -> str:

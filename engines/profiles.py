@@ -82,6 +82,11 @@ class ShapeProfile:
     logits: Span
     length: Span
 
+    def span(self, symbol: str) -> Span:
+        """What a named dimension (B, T, R or L) may be. KeyError for another name."""
+        spans = {"B": self.batch, "T": self.tokens, "R": self.logits, "L": self.length}
+        return spans[symbol]
+
     def holds(self, *, batch: int, tokens: int, logits: int, length: int) -> bool:
         """Whether a call of these sizes fits."""
         return (

@@ -21,7 +21,7 @@ from plugins.signature import Signature
 MEANING = "meaning"
 """The one field of a layer in a plan: the digest of the signature it was built with."""
 
-_VENDOR_NAMES = {
+VENDOR_NAMES = {
     DType.BOOL: "BOOL",
     DType.INT32: "INT32",
     DType.INT64: "INT64",
@@ -104,7 +104,7 @@ def make_creator(
     The registry does not own a creator: the caller keeps it alive as long as the process may
     parse or deserialise.
     """
-    dtypes = {getattr(trt.DataType, name): dtype for dtype, name in _VENDOR_NAMES.items()}
+    dtypes = {getattr(trt.DataType, name): dtype for dtype, name in VENDOR_NAMES.items()}
 
     def dtype_name(vendor_type: Any) -> str:
         return dtypes.get(vendor_type) or str(vendor_type.name).lower()
@@ -149,7 +149,7 @@ def make_creator(
             with host.noting_refusal():
                 signature.check_types([dtype_name(each) for each in input_types])
             return [
-                getattr(trt.DataType, _VENDOR_NAMES[port.dtypes[0]]) for port in signature.outputs
+                getattr(trt.DataType, VENDOR_NAMES[port.dtypes[0]]) for port in signature.outputs
             ]
 
         def get_output_shapes(

@@ -6,20 +6,17 @@ import os
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from threading import Lock
-from time import perf_counter
 
 from engines.errors import BackendError, DeviceError, SsdError, UsageError
 from runtime.completion import Answer
-from runtime.loader import LoadedPair
+from runtime.loading.api import Pair
 from runtime.request import whole_number
-from runtime.scheduler import RoundReport
-from runtime.trace.timeline import Timeline
 
 
 class Engine:
     """Owns the pair. All but ``cancel`` is for one thread at a time."""
 
-    def __init__(self, pair: LoadedPair) -> None:
+    def __init__(self, pair: Pair) -> None:
         self._pair = pair
         self._turn = Lock()
         self._answers: Sequence[Answer] = ()
@@ -108,21 +105,16 @@ class Engine:
             self._turn.release()
 
     def close(self) -> None:
-        """Free engines, caches and threads; idempotent. A request that runs raises UsageError."""
+        """Free engines, caches and threads; idempotent. A request that runs raises UsageError.
+
+        A draft that hangs, and was given up for it, keeps its thread: nobody is told again.
+        """
         self._is_closed = True
-        if self._is_own_process:
+        if not self._is_own_process:
+            return
+        try:
             self._pair.close()
-
-
-def mark_round(timeline: Timeline, report: RoundReport) -> None:
-    """Put on a timeline how each row's round began; fits ``runtime.scheduler.OnRound``."""
-    for row in report.rows:
-        if row.hit is not None:
-            timeline.moment(
-                "hit" if row.hit else "miss",
-                perf_counter(),
-                round=report.number,
-                row=row.slot,
-                drafts=row.kind.name.lower(),
-                accepted=row.accepted,
-            )
+        except DeviceError:
+            if self._pair.scheduler.note is None:
+                raise
+            self._pair.close()  # what the first one did not come to

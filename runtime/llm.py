@@ -12,8 +12,8 @@ An LLM is used by one thread at a time, for one call at a time: many prompts at 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -25,19 +25,21 @@ from engines.errors import CapacityError, UsageError
 from engines.manifest import Limits
 from runtime.call import Call
 from runtime.completion import Answer, Completion, TextStream, TokenLogprobs
-from runtime.device.host import HostDevice
-from runtime.device.traced import TracedDevice
-from runtime.engine import Engine, mark_round
-from runtime.loader import LoadedPair
+from runtime.engine import Engine
+from runtime.loader import load_pair, memory_of
+from runtime.loading.api import Pair
+from runtime.loading.hardware import INSTALLED, Hardware
+from runtime.memory_plan import MemoryPlan
 from runtime.placement import AUTO
-from runtime.request import GenerateOptions, items_of
+from runtime.request import GenerateOptions
 from runtime.sampling.params import SamplingParams
-from runtime.scheduler import Stats
+from runtime.scheduler import OnRound, RoundReport, Stats
 from runtime.score import score, scorer
-from runtime.settings import Settings, settle
+from runtime.settings import PREPARING, Settings, settle
 from runtime.text.chat import ChatTemplate
 from runtime.text.tokenizer import Tokenizer
 from runtime.ticket import Ticket
+from runtime.trace.rounds import RoundMarks
 from runtime.trace.timeline import Timeline
 
 __all__ = ["LLM", "Completion", "Stats", "TextStream", "TokenLogprobs", "score", "scorer"]
@@ -49,17 +51,17 @@ class LLM:
     """A loaded bundle. Make it with ``open``; close it or use it in a ``with``."""
 
     def __init__(
-        self, bundle: Bundle, pair: LoadedPair, settings: Settings, timeline: Timeline | None
+        self, bundle: Bundle, pair: Pair, settings: Settings, timeline: Timeline | None
     ) -> None:
         self.bundle = bundle
         self.settings = settings
         self.mode = settings.placement.mode
-        self.note = settings.note
         self.timeline = timeline
         self.tokenizer = Tokenizer(bundle.tokenizer_path.read_bytes())
         path = bundle.chat_template_path
         self._chat_source = None if path is None else path.read_bytes()
         self._chat: ChatTemplate | None = None
+        self._pair = pair
         self._engine = Engine(pair)
 
     @classmethod
@@ -74,11 +76,19 @@ class LLM:
         max_batch: int | None = None,
         fallback: str = AUTO,
         saguaro: float | str = 1.0,
+        adaptive_length: bool = False,
+        backend: str | None = None,
+        device: str | None = None,
+        draft_sm_share: float | None = None,
+        tensor_parallel: int = 1,
         trace: bool = False,
+        on_round: OnRound | None = None,
+        tell: Callable[[str], None] | None = None,
+        hardware: Hardware = INSTALLED,
     ) -> LLM:
         """Load a bundle.
 
-        mode       how to decode: ``ar``, ``sd``, ``ssd`` or ``auto`` (the fastest predicted)
+        mode       how to decode: ``ar``, ``sd``, ``ssd`` or ``auto`` (the fastest, as it runs)
         verify     the rule that accepts drafted tokens: ``coupled`` or ``ratio``
         num_draft, branches, max_batch
                    tokens drafted a round (K), outcomes prepared (W), prompts decoded at once; at
@@ -87,9 +97,22 @@ class LLM:
                    drafts, one drafted just in time (``jit``), one copied from the text
                    (``lookup``), or ``auto``
         saguaro    with ``ratio``: C of the paper's Saguaro sampling, 0 to 1 (off) or ``auto``
-        trace      record who worked when in ``timeline``
+        adaptive_length
+                   with ``coupled``: end proposals where the draft is unsure of itself (CPU only)
+        backend    what the bundle has to be built for; None: whatever it is
+        device     ``cpu``, ``cuda:0``, ``cuda:0,cuda:1`` (target, draft) or ``cuda:0,cpu``; None:
+                   the CPU, or the first GPU for a bundle of compiled engines
+        draft_sm_share
+                   the draft's own part of the GPU that both engines share; None: all, shared
+        tensor_parallel
+                   GPUs that the target is spread over: 1
+        trace      record who worked when in ``timeline`` (CPU only)
+        on_round   called with the report of each round
+        tell       called with lines on what is loaded, the memory plan first
+        hardware   stands in for what is installed, in tests
 
-        Raises BundleError, UsageError, CapacityError or BackendError.
+        Raises BundleError, UsageError, CapacityError, BackendError, DeviceError or
+        MissingDependencyError.
         """
         opened = open_bundle(bundle)
         settings = settle(
@@ -101,26 +124,49 @@ class LLM:
             max_batch=max_batch,
             fallback=fallback,
             saguaro=saguaro,
+            adaptive_length=adaptive_length,
+            backend=backend,
+            device=device,
+            draft_sm_share=draft_sm_share,
+            tensor_parallel=tensor_parallel,
         )
         timeline = Timeline() if trace else None
-        prepares = settings.placement.mode == "ssd"  # elsewhere there is nothing to hit or miss
-        pair = LoadedPair(
+        prepares = settings.placement.mode in PREPARING  # elsewhere nothing hits or misses
+        marks = RoundMarks(timeline) if timeline is not None and prepares else None
+        listeners = [each for each in (marks, on_round) if each is not None]
+        pair = load_pair(
             opened,
-            settings.placement,
-            verify=settings.verify,
-            num_draft=settings.num_draft,
-            num_branches=settings.num_branches,
-            max_batch=settings.max_batch,
-            fallback=settings.fallback,
-            saguaro=settings.saguaro,
-            device=None if timeline is None else TracedDevice(HostDevice(), timeline.span),
-            on_round=partial(mark_round, timeline) if timeline and prepares else None,
+            settings,
+            timeline=timeline,
+            on_round=partial(_tell_all, listeners) if listeners else None,
+            tell=tell,
+            hardware=hardware,
         )
         try:
             return cls(opened, pair, settings, timeline)
         except BaseException:
             pair.close()
             raise
+
+    @property
+    def note(self) -> str | None:
+        """What is not as it was asked for, and why; None where all is. It may change as it runs."""
+        of_policy = getattr(self.settings.policy, "note", None)
+        pair = self._pair
+        notes = (self.settings.note, pair.note, of_policy, pair.scheduler.note)
+        return "; ".join(filter(None, notes)) or None
+
+    @property
+    def memory_plan(self) -> MemoryPlan:
+        """What the pair takes of each device, as it was worked out before loading."""
+        chosen = self.settings
+        return memory_of(
+            self.bundle,
+            chosen.placement,
+            chosen.num_draft,
+            chosen.num_branches,
+            chosen.max_batch,
+        )
 
     @property
     def limits(self) -> Limits:
@@ -189,23 +235,7 @@ class LLM:
         ``params`` are one for all or one for each. The callbacks get the prompt's index. A
         prompt's tokens do not depend on the others (by the coupled rule).
         """
-        listed = items_of(prompts)
-        if listed is None:
-            raise UsageError(f"prompts is a {type(prompts).__name__}, expected a list of prompts")
-        single = isinstance(params, SamplingParams)
-        laws = [params] * len(listed) if single else items_of(params)
-        if laws is None:
-            raise UsageError(
-                f"params is a {type(params).__name__}, expected SamplingParams or a list of them"
-            )
-        if len(laws) != len(listed):
-            raise UsageError(f"{len(laws)} params for {len(listed)} prompts, expected one each")
-        call = self._call(options)
-        listen = on_text or (lambda _index, _piece: None)
-        answers = []
-        for index, (prompt, law) in enumerate(zip(listed, laws, strict=True)):
-            with _named(f"prompt {index}"):
-                answers.append(call.answer(prompt, law, partial(listen, index)))
+        answers = self._call(options).answers(prompts, params, on_text)
         places = {answer: index for index, answer in enumerate(answers)}
         with closing(self._engine.steps(answers)) as steps:
             for answer in chain.from_iterable(steps):
@@ -259,7 +289,8 @@ class LLM:
         self._engine.cancel(index)
 
     def _call(self, options: GenerateOptions) -> Call:
-        return Call(self.bundle, self.tokenizer, options)
+        most = self._pair.max_banned_ids
+        return Call(self.bundle, self.tokenizer, options, max_banned_ids=most)
 
     def _completion(self, answer: Answer) -> Completion:
         """Of an answer that is complete."""
@@ -310,14 +341,10 @@ class LLM:
         self.close()
 
 
+def _tell_all(listeners: Sequence[OnRound], report: RoundReport) -> None:
+    for listen in listeners:
+        listen(report)
+
+
 def _ignore(_piece: str) -> None:
     """Nobody listens."""
-
-
-@contextmanager
-def _named(what: str) -> Iterator[None]:
-    """Errors of a request say which one it is."""
-    try:
-        yield
-    except (UsageError, CapacityError) as error:
-        raise type(error)(f"{what}: {error}") from None

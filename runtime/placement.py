@@ -1,4 +1,4 @@
-"""Which mode runs on which cores. Pure: cores in, decision out."""
+"""Which mode runs on which cores and GPUs. Pure: cores in, decision out."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from engines.errors import CapacityError, UsageError
 from runtime.device.cores import split_cores
+from runtime.devices import DevicePair
 from runtime.round import MODES
 
 AUTO = "auto"
@@ -33,12 +34,16 @@ def idle_options(mode: str, given: Mapping[str, object]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The mode to run, the cores of each side, and why it is not the mode that was asked for."""
+    """The mode to run, the cores of each side, and why it is not the mode that was asked for.
+
+    An engine on a GPU has no cores: its thread only enqueues.
+    """
 
     mode: str
     target_cores: tuple[int, ...]
     draft_cores: tuple[int, ...]
     note: str | None = None
+    devices: DevicePair = DevicePair()  # noqa: RUF009 - frozen
 
 
 def place(mode: str, cores: Sequence[int], quota: float | None, *, has_draft: bool) -> Placement:
@@ -47,16 +52,8 @@ def place(mode: str, cores: Sequence[int], quota: float | None, *, has_draft: bo
     ``quota`` is a container's limit in cores (None: no limit): threads beyond it only wait.
     Raises UsageError for an unknown mode, or a speculative one without a draft.
     """
-    if mode not in MODES:
-        raise UsageError(f"unknown mode {mode!r}; --mode takes {', '.join(MODES)} or {AUTO}")
-    if mode != "ar" and not has_draft:
-        raise UsageError(
-            f"mode {mode} needs a draft and this bundle has none; use --mode ar or rebuild the "
-            "bundle with --draft"
-        )
-    usable = tuple(cores)
-    if quota is not None:
-        usable = usable[: max(1, math.ceil(quota))]
+    _require_mode(mode, has_draft)
+    usable = _usable(cores, quota)
     if mode == "ssd":
         split = split_cores(usable)
         if split.is_shared:
@@ -64,6 +61,37 @@ def place(mode: str, cores: Sequence[int], quota: float | None, *, has_draft: bo
             return Placement("sd", usable, usable, note)
         return Placement("ssd", split.target_cores, split.draft_cores)
     return Placement(mode, usable, usable)
+
+
+def place_on_gpus(
+    mode: str, devices: DevicePair, cores: Sequence[int], quota: float | None, *, has_draft: bool
+) -> Placement:
+    """``mode`` on these devices. A draft on the CPU gets all cores but the first, where there are
+    more: the threads that feed the GPU need one.
+
+    Raises UsageError as ``place`` does.
+    """
+    _require_mode(mode, has_draft)
+    draft_cores: tuple[int, ...] = ()
+    if mode != "ar" and not devices.draft.is_gpu:
+        usable = _usable(cores, quota)
+        draft_cores = usable[1:] or usable
+    return Placement(mode, (), draft_cores, devices=devices)
+
+
+def _require_mode(mode: str, has_draft: bool) -> None:
+    if mode not in MODES:
+        raise UsageError(f"unknown mode {mode!r}; --mode takes {', '.join(MODES)} or {AUTO}")
+    if mode != "ar" and not has_draft:
+        raise UsageError(
+            f"mode {mode} needs a draft and this bundle has none; use --mode ar or rebuild the "
+            "bundle with --draft"
+        )
+
+
+def _usable(cores: Sequence[int], quota: float | None) -> tuple[int, ...]:
+    usable = tuple(cores)
+    return usable if quota is None else usable[: max(1, math.ceil(quota))]
 
 
 def require_batch(number: int, built: int) -> None:

@@ -1,14 +1,17 @@
-"""One round of decoding in each mode, as launches on streams; and what happens between rounds.
+"""Rounds of decoding as launches on streams; and what happens between two of them.
 
-States of a round, with what moves it on:
+A round is queued, decided and read, in this order, and two may be under way:
 
-    IDLE       launch()      work is queued on the streams; nothing blocks
-    LAUNCHED   decided.sync  the target has judged: outcomes are readable
-    DECIDED    outcomes()    the host reads them; callers may see what it commits
-    IDLE       ...           the next round
+    launch()      work is queued on the streams; nothing blocks
+    (decided)     the target has judged: the reading is written
+    outcomes()    the host has read it
 
-The lanes of an ``ssd`` round (``sd`` drafts between two verifications instead; ``ar`` has no
-draft):
+So the host queues a round before it reads the last one, and the streams never wait for the host.
+What the host finds out from a reading takes effect two rounds later; what both workers see for
+themselves (a stop token, a limit) at once. Readings are in two places, taken in turn.
+
+The lanes of an ``ssd`` round. ``sd`` drafts between two verifications instead; in ``ar`` the
+draft rests, and the proposals and messages are left alone:
 
     target | wait proposed | verify .................. | decided | score
     draft  |               | root, fork, K branch steps | wait decided | adopt | proposed | commit
@@ -21,185 +24,266 @@ Rows join, leave and move between rounds, by launches that both streams get in t
     admit, feed, retire    each side changes what it alone knows; no event is needed. A proposal
                            to a slot's last holder is told from one to its next by the lease
     move                   the draft also moves the row's proposal, so ``proposed`` is recorded anew
+
+Where the draft fails the target goes on alone (``runtime.lanes``).
+
+While the draft rests it is not fed: after a rest, and where the mode changes, it is told the texts
+(``resume``), and feeds what it lacks (``catch_up``) while the target goes on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
 from functools import partial
-from typing import Generic, TypeVar
 
 from engines.errors import DeviceError
-from runtime.device.api import Buffer, Device, Event, Stream
+from runtime.device.api import Device, Event
+from runtime.journal import Job
 from runtime.kv.slots import SlotRef
-from runtime.sampling.logprobs import TokenLogprobs
-from runtime.workers.draft import DraftWorker
-from runtime.workers.entry import Entry
-from runtime.workers.target import TargetWorker
+from runtime.lanes import Lanes
+from runtime.side import Side, draft_side, target_side
+from runtime.spec.plan import MODES, RoundPlan
+from runtime.workers.api import Drafts, Verifies
+from runtime.workers.entry import Entry, Resumed
+from runtime.workers.mailbox import NUM_READINGS, Reading
 
-MODES = ("ar", "sd", "ssd")
-Worker = TypeVar("Worker", TargetWorker, DraftWorker)
-
-
-class State(Enum):
-    """Where a round stands; see the module's table."""
-
-    IDLE = auto()
-    LAUNCHED = auto()
-    DECIDED = auto()
+__all__ = ["MODES", "Rounds", "Side", "draft_side", "target_side"]
 
 
-@dataclass(frozen=True, slots=True)
-class Side(Generic[Worker]):
-    """A worker, its stream, and the messages it takes and sends."""
-
-    stream: Stream
-    worker: Worker
-    caches: Buffer
-    inbox: tuple[Buffer, ...]
-    outbox: tuple[Buffer, ...]
-
-    def launch(
-        self, work: Callable[[], None], label: str, *, takes: bool = False, sends: bool = False
-    ) -> None:
-        """Queue ``work``, which uses the worker's own caches, reads the other side's message if
-        it ``takes`` and writes this side's if it ``sends``."""
-        self.stream.launch(
-            work,
-            reads=(self.caches, *self.inbox) if takes else (self.caches,),
-            writes=(self.caches, *self.outbox) if sends else (self.caches,),
-            label=label,
-        )
+# One more than rounds under way: the round before may still wait for its own.
+_NUM_EVENTS = NUM_READINGS + 1
 
 
-def target_side(stream: Stream, worker: TargetWorker) -> Side[TargetWorker]:
-    """The target takes proposals and sends outcomes."""
-    mailbox = worker.mailbox
-    proposals = (mailbox.proposals, mailbox.draft_figures)
-    outcomes = (mailbox.outcomes, mailbox.figures)
-    return Side(stream, worker, worker.session.kv_buffer, proposals, outcomes)
+@dataclass(slots=True)
+class _Flight:
+    """A round that was launched. ``is_lost``: it did not run, and the draft is gone."""
 
+    number: int
+    is_scored: bool
+    is_lost: bool = False
 
-def draft_side(stream: Stream, worker: DraftWorker) -> Side[DraftWorker]:
-    """The draft takes outcomes and sends proposals."""
-    mailbox = worker.mailbox
-    proposals = (mailbox.proposals, mailbox.draft_figures)
-    outcomes = (mailbox.outcomes, mailbox.figures)
-    return Side(stream, worker, worker.session.kv_buffer, outcomes, proposals)
+    @property
+    def place(self) -> int:
+        """Where its reading will be."""
+        return self.number % NUM_READINGS
 
 
 class Rounds:
-    """Runs rounds of one mode, and what the host asks for between them."""
+    """Runs rounds, and what the host asks for between them."""
 
     def __init__(
-        self, device: Device, mode: str, target: Side[TargetWorker], draft: Side[DraftWorker] | None
+        self,
+        device: Device,
+        target: Side[Verifies],
+        draft: Side[Drafts] | None,
+        *,
+        draft_timeout_s: float | None = None,
     ) -> None:
-        if (draft is None) != (mode == "ar"):
-            raise DeviceError(f"mode {mode} and {'no' if draft is None else 'a'} draft do not fit")
+        """For ``draft_timeout_s`` see ``runtime.lanes``."""
         self._device = device
-        self._mode = mode
+        self._lanes = Lanes(device, target, draft, draft_timeout_s, self._salvage)
         self._target = target
-        self._draft = draft
-        self._decided: Event = device.create_event("decided")
-        self._scored: Event = device.create_event("scored")
-        self._proposed: Event = device.create_event("proposed")
+        numbers = range(_NUM_EVENTS)
+        self._decided: list[Event] = [device.create_event(f"decided {i}") for i in numbers]
+        self._scored: list[Event] = [device.create_event(f"scored {i}") for i in numbers]
+        self._proposed: list[Event] = [device.create_event(f"proposed {i}") for i in numbers]
         self._fed: Event = device.create_event("fed")
-        self._is_scored = False
-        self._state = State.IDLE
+        self._caught_up: Event = device.create_event("caught up")
+        # The draft's last event: behind it the messages to it are read, those of it written.
+        self._last_proposed = self._proposed[0]
+        self._num_proposed = 0  # drafted tokens that an ssd round has left for the next one
+        self._is_resting = True
+        self._next = 0
+        self._dropped: Event | None = None  # behind the rounds that were left unread
+        self._flights: deque[_Flight] = deque()
+
+    @property
+    def has_proposals(self) -> bool:
+        """Whether the last round launched leaves proposals, for a round of the same mode."""
+        return self._num_proposed > 0
+
+    @property
+    def note(self) -> str | None:
+        """Why there is no draft any more, where there was one."""
+        return self._lanes.note
 
     def reset(self) -> None:
         """Queue the forgetting of every text; the caches go back to their fewest rows."""
+        self._num_proposed = 0
         self._target.launch(self._target.worker.reset, "reset")
-        if self._draft is not None:
-            self._draft.launch(self._draft.worker.reset, "reset")
+        if (draft := self._lanes.draft) is not None:
+            draft.launch(draft.worker.reset, "reset")
 
     def admit(self, slot: SlotRef, entry: Entry) -> None:
         """Queue a text's joining, on both sides."""
         self._target.launch(partial(self._target.worker.admit, slot, entry), "admit")
-        if self._draft is not None:
-            self._draft.launch(partial(self._draft.worker.admit, slot, entry), "admit")
+        if (draft := self._lanes.draft) is not None:
+            draft.launch(partial(draft.worker.admit, slot, entry), "admit")
 
-    def feed(self, slot: SlotRef) -> None:
-        """Queue the next chunk of a slot's prompt, on both sides at once.
+    def feed(self, slot: SlotRef, *, feeds_draft: bool = True) -> None:
+        """Queue the next chunk of a slot's prompt, on both sides at once unless the draft rests.
 
         Waits until the target has done the chunk before, so that a long prompt that nobody
         wants any more is soon off the streams.
         """
-        self._fed.sync()
+        while not self._lanes.wait(self._fed):
+            pass
         self._target.launch(partial(self._target.worker.feed, slot), "prompt")
         self._target.stream.record(self._fed)
-        if self._draft is not None:
-            self._draft.launch(partial(self._draft.worker.feed, slot), "prompt")
+        if (draft := self._lanes.draft) is not None and feeds_draft:
+            draft.launch(partial(draft.worker.feed, slot), "prompt")
 
     def retire(self, slot: SlotRef) -> None:
         """Queue the end of a slot's text, on both sides."""
         self._target.launch(partial(self._target.worker.retire, slot), "retire")
-        if self._draft is not None:
-            self._draft.launch(partial(self._draft.worker.retire, slot), "retire")
+        if (draft := self._lanes.draft) is not None:
+            draft.launch(partial(draft.worker.retire, slot), "retire")
 
     def move(self, source: SlotRef, destination: SlotRef) -> None:
         """Queue a text's move to a free slot, on both sides."""
         self._target.launch(partial(self._target.worker.move, source, destination), "move")
-        if self._draft is not None:
-            move = partial(self._draft.worker.move, source, destination)
-            self._draft.launch(move, "move", sends=True)
-            self._draft.stream.record(self._proposed)
+        if (draft := self._lanes.draft) is not None:
+            move = partial(draft.worker.move, source, destination)
+            draft.launch(move, "move", takes=False, sends=True)
+            self._record_proposed(draft, None if self._is_resting else self._next)
 
-    def launch(self, *, scores: bool = False) -> None:
-        """Queue one round; ``scores`` where a row asks for log-probabilities."""
-        self._move(State.IDLE, State.LAUNCHED)
-        target, draft = self._target, self._draft
-        if draft is not None and self._mode == "sd":
-            draft.launch(draft.worker.draft, "draft", sends=True)
-            draft.stream.record(self._proposed)
-        target.stream.wait(self._proposed)
-        target.launch(target.worker.verify, "verify", takes=True, sends=True)
-        target.stream.record(self._decided)
-        self._is_scored = scores
-        if scores:
-            target.stream.launch(target.worker.score, reads=target.outbox, label="score")
-            target.stream.record(self._scored)
-        if draft is None:
-            return
-        if self._mode == "sd":
-            draft.stream.wait(self._decided)
-            draft.launch(draft.worker.follow, "follow", takes=True)
-        else:
-            draft.launch(draft.worker.prepare, "prepare")
-            draft.stream.wait(self._decided)
-            draft.launch(draft.worker.adopt, "adopt", takes=True, sends=True)
-            draft.stream.record(self._proposed)
-            draft.launch(draft.worker.commit, "commit")
+    def resume(self, texts: Sequence[Resumed]) -> None:
+        """Queue the draft's return from a rest or from another mode. No round may be under way
+        that drafts; the next one begins without proposals."""
+        self._num_proposed = 0
+        if (draft := self._lanes.draft) is not None:
+            draft.launch(partial(draft.worker.resume, texts), "resume")
 
-    def outcomes(self) -> tuple[list[list[int]], list[float]]:
-        """Wait for the target's decision: each row's outcome and the figures, as
-        ``runtime.workers.mailbox`` lays them out. A row that was not judged is stale."""
-        (self._scored if self._is_scored else self._decided).sync()
-        self._move(State.LAUNCHED, State.DECIDED)
-        mailbox = self._target.worker.mailbox
-        self._device.host_access(reads=(mailbox.outcomes, mailbox.figures), label="read outcomes")
-        rows: list[list[int]] = mailbox.outcomes.array.tolist()
-        figures: list[float] = mailbox.figures.array.tolist()
-        self._move(State.DECIDED, State.IDLE)
-        return rows, figures
+    def catch_up(self, slot: SlotRef) -> None:
+        """Queue the feeding of the next chunk that the draft lacks."""
+        if (draft := self._lanes.draft) is not None:
+            draft.launch(partial(draft.worker.catch_up, slot), "catch up")
+            draft.stream.record(self._caught_up)
 
     @property
-    def logprobs(self) -> list[list[TokenLogprobs]]:
-        """Of the emitted tokens of each row that asked, after ``outcomes``."""
-        return self._target.worker.mailbox.logprobs
+    def is_caught_up(self) -> bool:
+        """Whether all that ``catch_up`` has queued is done; does not wait."""
+        return self._lanes.is_reached(self._caught_up)
+
+    def launch(self, plan: RoundPlan, *, scores: bool = False) -> None:
+        """Queue one round; ``scores`` where a row asks for log-probabilities.
+
+        Raises DeviceError where two rounds are under way already, and for a mode that needs a
+        draft where there is none.
+        """
+        if len(self._flights) == NUM_READINGS:
+            raise DeviceError(f"{NUM_READINGS} rounds are under way; read the first one's outcomes")
+        if self._dropped is not None:
+            # Where they are held up the target is, too: a later round would be blamed for it.
+            self._lanes.wait(self._dropped)
+            self._dropped = None
+        draft, number = self._lanes.draft, self._next
+        before = self._decided[_at(number - 1)]
+        if plan.mode == "ar" or (draft is None and self.note is not None):
+            if draft is not None and not self._is_resting:
+                self._record_proposed(draft, None)
+            self._lanes.begin_round(None, before)
+            self._verify(number, 0, scores=scores, sends=False)
+            self._num_proposed, self._is_resting = 0, True
+            return
+        if draft is None:
+            raise DeviceError(f"mode {plan.mode} needs a draft, and this pair has none")
+        num_drafted, self._is_resting = self._num_proposed, False
+        if plan.mode == "sd":
+            draft.launch(partial(draft.worker.draft, plan), "draft", sends=True)
+            self._record_proposed(draft, number)
+            num_drafted = plan.num_draft
+        self._lanes.begin_round(self._last_proposed, before)
+        self._verify(number, num_drafted, scores=scores, sends=True)
+        if plan.mode == "ssd":
+            draft.launch(partial(draft.worker.prepare, plan), "prepare")
+        draft.stream.wait(self._decided[_at(number)])
+        if plan.mode == "sd":
+            draft.launch(partial(draft.worker.follow, plan), "follow", takes=True)
+            self._record_proposed(draft, number + 1)
+            self._num_proposed = 0
+        else:
+            draft.launch(partial(draft.worker.adopt, plan), "adopt", takes=True, sends=True)
+            self._record_proposed(draft, number + 1)
+            draft.launch(draft.worker.commit, "commit")
+            self._num_proposed = plan.num_draft
+
+    def _verify(self, number: int, num_drafted: int, *, scores: bool, sends: bool) -> None:
+        target, flight = self._target, _Flight(number, scores)
+        readings = target.worker.mailbox.readings[flight.place]
+        target.launch(
+            partial(target.worker.verify, num_drafted, flight.place, sends=sends),
+            "verify",
+            takes=num_drafted > 0,
+            sends=sends,
+            also_writes=readings,
+            round_number=number,
+        )
+        target.stream.record(self._decided[_at(number)])
+        if scores:
+            self._score(flight)
+        self._next += 1
+        self._flights.append(flight)
+
+    def _score(self, flight: _Flight) -> None:
+        self._target.launch(
+            partial(self._target.worker.score, flight.place),
+            "score",
+            also_reads=self._target.worker.mailbox.readings[flight.place],
+            round_number=flight.number,
+        )
+        self._target.stream.record(self._scored[_at(flight.number)])
+
+    def _record_proposed(self, draft: Side[Drafts], number: int | None) -> None:
+        """What the draft has for round ``number`` is there; for any later one where it rests, by an
+        event that is recorded once."""
+        event = None if number is None else self._proposed[_at(number)]
+        self._last_proposed = draft.stream.record(event)
+
+    def outcomes(self) -> Reading | None:
+        """Wait until the oldest round under way is decided, and read it. A row that was not
+        judged is marked SKIP. None where the round did not run, since the draft was given up."""
+        flight = self._flights[0]
+        event = (self._scored if flight.is_scored else self._decided)[_at(flight.number)]
+        while not (flight.is_lost or self._lanes.wait(event)):
+            pass
+        self._flights.popleft()
+        if flight.is_lost:
+            return None
+        mailbox = self._target.worker.mailbox
+        self._device.host_access(reads=mailbox.readings[flight.place], label="read outcomes")
+        return mailbox.read(flight.place)
+
+    def drop(self) -> None:
+        """Leave the rounds under way unread: they concern nobody any more. Waits for nothing."""
+        if self._flights:
+            self._dropped = self._decided[_at(self._flights[-1].number)]
+        self._flights.clear()
 
     def finish(self) -> None:
-        """Wait until both sides are idle, whatever state the round was in."""
-        try:
-            self._target.stream.sync()
-        finally:
-            if self._draft is not None:
-                self._draft.stream.sync()
-        self._state = State.IDLE
+        """Wait until both sides are idle, whatever is under way, and leave it unread."""
+        self._flights.clear()
+        self._dropped = None
+        self._lanes.finish()
 
-    def _move(self, before: State, after: State) -> None:
-        if self._state is not before:
-            raise DeviceError(f"a round is {self._state.name}, expected {before.name}")
-        self._state = after
+    def _salvage(self, jobs: list[Job]) -> None:
+        """The target has a new stream, and the draft is gone: queue what was not done, and leave
+        out the rounds that were not judged."""
+        self._num_proposed = 0
+        unjudged = {job.round_number for job in jobs if job.label == "verify"}
+        for job in jobs:
+            if job.round_number is None or job.round_number not in unjudged:
+                self._target.journal.launch(self._target.stream, job)
+        self._target.stream.record(self._fed)
+        for flight in self._flights:
+            flight.is_lost = flight.number in unjudged
+            if not flight.is_lost:
+                events = self._scored if flight.is_scored else self._decided
+                self._target.stream.record(events[_at(flight.number)])
+
+
+def _at(number: int) -> int:
+    """Which event of each kind is that round's."""
+    return number % _NUM_EVENTS

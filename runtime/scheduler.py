@@ -7,6 +7,9 @@ A ticket's states, and what moves it on. Every move is made by ``step``, between
     RUNNING    each round emits tokens  until the request's text has ended         -> ENDED
     any        cancel                   the slot is given back                     -> ENDED
 
+A step queues one round and reads the one before it, so a round is always under way while the host
+works. A text that has ended is in the next round too, where nothing of it counts.
+
 Slots are leased from 0 on, and a call covers them up to the last running one. A slot in between
 that nobody holds is a dummy in the call; it is filled by the next text that waits, or else by the
 text of the last slot (compaction: its cache rows are copied), which makes the call smaller.
@@ -20,22 +23,27 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from time import perf_counter
 
 from engines.errors import BackendError, SsdError
+from runtime.course import Course
 from runtime.device.api import Device
 from runtime.kv.slots import SlotPool
 from runtime.request import Request
 from runtime.round import Rounds, Side
-from runtime.stats import NO_FIGURES, Stats, Tally
-from runtime.ticket import OnRound, OnTokens, RoundReport, RowReport, Ticket, TicketState
+from runtime.spec.plan import PLAIN, Fixed, Policy, RoundPlan, RoundReport, RowReport
+from runtime.stats import Stats, Tally
+from runtime.ticket import OnRound, OnTokens, Ticket, TicketState
 from runtime.workers import mailbox as mail
-from runtime.workers.draft import DraftWorker
+from runtime.workers.api import Drafts, Verifies
 from runtime.workers.entry import Entry
-from runtime.workers.mailbox import Kind
-from runtime.workers.target import TargetWorker
 
 __all__ = ["OnRound", "RoundReport", "RowReport", "Scheduler", "Stats", "Ticket"]
+
+
+DRAFT_TIMEOUT_S = 10.0
+"""What an LLM gives its draft: a draft's longest job, a prompt's chunk, takes a tenth of it."""
 
 
 class Scheduler:
@@ -46,16 +54,25 @@ class Scheduler:
         self,
         device: Device,
         mode: str,
-        target: Side[TargetWorker],
-        draft: Side[DraftWorker] | None,
+        target: Side[Verifies],
+        draft: Side[Drafts] | None,
         *,
         max_batch: int,
+        policy: Policy | None = None,
         on_round: OnRound | None = None,
+        draft_timeout_s: float | None = None,
     ) -> None:
-        """``on_round`` is told of each decided round, inside ``step``."""
+        """``mode`` is what the pair was loaded for: "ar" without a draft. ``policy`` plans the
+        rounds; by default all are of that mode, with all drafts and branches that there are.
+        ``on_round`` is told of each round that is read, inside ``step``. A draft that fails, or is
+        at one job for ``draft_timeout_s`` while the target waits for it, is given up and decoding
+        goes on plain (``runtime.lanes``); None: its errors are the pair's, and it may take its
+        time."""
         self._prepares = mode == "ssd"
-        self._num_draft = target.worker.mailbox.num_draft
-        self._rounds = Rounds(device, mode, target, draft)
+        self._mailbox = target.worker.mailbox
+        self._rounds = Rounds(device, target, draft, draft_timeout_s=draft_timeout_s)
+        planned = policy or Fixed(_plan_of(mode, draft))
+        self._course = Course(self._rounds, planned, mode, target, draft, on_round)
         self._pool = SlotPool(max_batch)
         self._orders: deque[tuple[Ticket, bool]] = deque()  # (ticket, whether to cancel it)
         self._waiting: deque[Ticket] = deque()
@@ -66,9 +83,11 @@ class Scheduler:
         self.just_done: list[Ticket] = []
         """Those that the last ``step`` has made ``done``."""
         self._committed: list[tuple[Ticket, list[int]]] = []
-        self._figures: Sequence[float] = NO_FIGURES
-        self._on_round = on_round
-        self._num_rounds = 0
+
+    @property
+    def note(self) -> str | None:
+        """Why the pair decodes without its draft, once it had to be given up."""
+        return self._rounds.note
 
     @property
     def num_free(self) -> int:
@@ -80,7 +99,7 @@ class Scheduler:
 
         ``on_tokens`` is called inside ``step``, while the next round runs.
         """
-        ticket = Ticket(request, on_tokens, self._num_draft)
+        ticket = Ticket(request, on_tokens, self._mailbox.num_draft)
         self._orders.append((ticket, False))
         return ticket
 
@@ -101,21 +120,21 @@ class Scheduler:
         next run starts clean. Only an error of an engine lasts: BackendError then refuses every
         later request.
         """
-        started, begin = perf_counter(), self._figures
+        started, begin = perf_counter(), self._course.figures
         tickets = [
             self.submit(request, None if on_tokens is None else _bound(on_tokens, index))
             for index, request in enumerate(requests)
         ]
         while not all(ticket.done for ticket in tickets):
             self.step()
-        total = Tally(self._num_draft)
+        total = Tally(self._mailbox.num_draft)
         for ticket in tickets:
             total.add(ticket.tally)
         decoding = [ticket.decoding_at for ticket in tickets if ticket.decoding_at]
         if decoding:
             total.prompt_s = min(decoding) - started
-            total.decode = (min(decoding), self._figures[mail.DECIDED_AT])
-        return total.stats(begin, self._figures, prepares=self._prepares)
+            total.decode = (min(decoding), self._course.figures[mail.DECIDED_AT])
+        return total.stats(begin, self._course.figures, prepares=self._prepares)
 
     def step(self) -> bool:
         """One step: leave, join, at most one chunk of a prompt, one round. False when idle.
@@ -135,11 +154,19 @@ class Scheduler:
         self._compact()
         self._feed()
         if self._num_running:
-            self._rounds.launch(scores=self._num_scored > 0)
+            self._course.launch(self._rows, self._drain, scores=self._num_scored > 0)
         self._hand_on()
-        if self._num_running:
+        if self._num_running and self._course.num_under_way > 1:
             self._take_outcomes()
-        return bool(self._prompts or self._num_running or self._committed or self._orders)
+            self._hand_on()
+        if not self._num_running:
+            self._course.drop()
+        return bool(self._prompts or self._num_running or self._waiting or self._orders)
+
+    def _drain(self) -> None:
+        """Read all rounds under way."""
+        while self._course.num_under_way:
+            self._take_outcomes()
 
     def _take_orders(self) -> None:
         while self._orders:
@@ -154,15 +181,17 @@ class Scheduler:
     def _admit(self) -> None:
         while self._waiting and self._pool.num_free:
             if self._pool.num_free == len(self._rows):
+                self._course.drop()  # a cancel may have ended the last text of rounds under way
                 self._require_sound()
                 self._rounds.reset()
+                self._course.reset()
             ticket = self._waiting[0]
             request = ticket.request
             slot = ticket.slot = self._pool.lease()
             self._rows[slot.index] = ticket
             self._waiting.popleft()
             self._note_company()
-            ticket.started_at, ticket.figures = perf_counter(), self._figures
+            ticket.started_at, ticket.figures = perf_counter(), self._course.figures
             entry = Entry(
                 request.prompt,
                 request.params,
@@ -171,6 +200,7 @@ class Scheduler:
                 num_logprobs=request.num_logprobs,
             )
             self._rounds.admit(slot, entry)
+            self._course.disturb()
             ticket.state = TicketState.PROMPT
             self._prompts.append(ticket)
             self._run_if_fed(ticket)
@@ -192,6 +222,7 @@ class Scheduler:
             self._pool.check(old)
             new = ticket.slot = self._pool.lease()
             self._rounds.move(old, new)
+            self._course.disturb()
             self._pool.release(old)
             self._rows[new.index], self._rows[old.index] = ticket, None
 
@@ -200,7 +231,8 @@ class Scheduler:
             return
         ticket = self._prompts[0]
         self._pool.check(ticket.lease)
-        self._rounds.feed(ticket.lease)
+        self._rounds.feed(ticket.lease, feeds_draft=self._course.feeds_draft)
+        self._course.fed(ticket)
         ticket.chunks_left -= 1
         self._run_if_fed(ticket)
 
@@ -212,39 +244,14 @@ class Scheduler:
             self._num_scored += ticket.request.num_logprobs is not None
 
     def _take_outcomes(self) -> None:
-        """Wait for the round; commit its tokens, and let those leave whose text has ended."""
-        rows, self._figures = self._rounds.outcomes()
-        logprobs = self._rounds.logprobs
-        reports = []
-        for index, ticket in enumerate(self._rows):
-            if ticket is None or ticket.state is not TicketState.RUNNING:
-                continue
-            cells = rows[index]
-            kind, num_drafted, accepted = cells[mail.KIND], cells[mail.COUNT], cells[mail.ACCEPTED]
-            if kind == Kind.SKIP:
-                continue
-            request, before = ticket.request, ticket.last_kind
-            num_before = request.num_emitted
-            emitted = cells[mail.EMITTED : mail.EMITTED + accepted + 1]
-            taken = request.commit(emitted, logprobs[index])
-            num_emitted = request.num_emitted - num_before
-            ticket.tally.round(kind, before, num_drafted, accepted, num_emitted)
-            ticket.last_kind = kind
-            if before is None:
-                ticket.decoding_at = self._figures[mail.STARTED_AT]
-            if self._on_round is not None:
-                hit = None if before is None else kind == Kind.HIT
-                source = Kind(kind).source
-                reports.append(RowReport(index, source, num_drafted, accepted, hit))
-            has_ended = request.finish_reason is not None
+        """Wait for the oldest round, and let those leave whose text it has ended."""
+        for ticket, taken in self._course.take():
+            has_ended = ticket.request.finish_reason is not None
             if has_ended:
                 self._end(ticket)
             # A stop string can make text certain without completing a token.
-            if taken or has_ended or request.stop is not None:
+            if taken or has_ended or ticket.request.stop is not None:
                 self._committed.append((ticket, taken))
-        self._num_rounds += 1
-        if self._on_round is not None:
-            self._on_round(RoundReport(self._num_rounds, tuple(reports)))
 
     def _end(self, ticket: Ticket) -> None:
         """The ticket's text has ended: its slot is free for the next one."""
@@ -273,15 +280,15 @@ class Scheduler:
         tally.cut(tally.num_tokens + (request.stop_token is not None))
         if ticket.decoding_at:
             tally.prompt_s = ticket.decoding_at - ticket.started_at
-            tally.decode = (ticket.decoding_at, self._figures[mail.DECIDED_AT])
+            tally.decode = (ticket.decoding_at, self._course.figures[mail.DECIDED_AT])
         # One that never held a slot used nothing of the device's time.
-        begun = ticket.figures if ticket.started_at else self._figures
+        begun = ticket.figures if ticket.started_at else self._course.figures
         ticket.stats = tally.stats(
-            begun, self._figures, prepares=self._prepares, is_alone=ticket.is_alone
+            begun, self._course.figures, prepares=self._prepares, is_alone=ticket.is_alone
         )
 
     def _hand_on(self) -> None:
-        """Give the last round's tokens to their callers, while this round runs."""
+        """Give the tokens just read to their callers, while the next round runs."""
         for ticket, taken in self._committed:
             if ticket.on_tokens is not None and (taken or ticket.request.stop is not None):
                 ticket.on_tokens(taken)
@@ -321,8 +328,14 @@ class Scheduler:
             ticket.done = True
         for queue in (self._waiting, self._prompts, self._committed):
             queue.clear()
+        self._course.drop()
         with suppress(SsdError):  # what stopped a stream is being raised, or is at the next request
             self._rounds.finish()
+
+
+def _plan_of(mode: str, draft: Side[Drafts] | None) -> RoundPlan:
+    """All that a pair was loaded for."""
+    return PLAIN if draft is None or mode == "ar" else replace(draft.worker.plan, mode=mode)
 
 
 def _bound(on_tokens: Callable[[int, list[int]], None], index: int) -> OnTokens:

@@ -2,22 +2,45 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 from engines.bundle import Bundle
-from engines.compat import require
+from engines.compat import TENSORRT_BACKENDS, require
 from engines.errors import UsageError
-from runtime.calibrate import choose_fallback, choose_mode, choose_saguaro
+from runtime.calibrate import (
+    calibrate,
+    choose_fallback,
+    choose_saguaro,
+    proposal_lengths,
+)
 from runtime.device.cores import available_cores, cpu_quota
-from runtime.loader import BACKEND
-from runtime.placement import AUTO, Placement, idle_options, place, require_batch
+from runtime.devices import CPU, DeviceName, DevicePair, parse_devices, require_one_gpu_each
+from runtime.placement import (
+    AUTO,
+    Placement,
+    idle_options,
+    place,
+    place_on_gpus,
+    require_batch,
+)
 from runtime.request import whole_number
+from runtime.resident import require_supported
 from runtime.spec.fallback import Fallback
+from runtime.spec.length import Lengths
+from runtime.spec.plan import Policy
+
+PREPARING = ("ssd", AUTO)
+"""The modes in which a draft prepares outcomes, and so can hit or miss."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything decided: ``note`` says why, where it is not what was asked for."""
+    """Everything decided: ``note`` says why, where it is not what was asked for.
+
+    ``policy`` decides anew in each round; None: mode, K, W and fallback stay as they are here.
+    ``lengths`` ends proposals where the draft is unsure of itself; None: all have K tokens.
+    """
 
     placement: Placement
     verify: str
@@ -27,6 +50,8 @@ class Settings:
     fallback: Fallback
     saguaro: float
     note: str | None
+    policy: Policy | None = None
+    lengths: Lengths | None = None
 
 
 def settle(
@@ -39,6 +64,11 @@ def settle(
     max_batch: int | None,
     fallback: str,
     saguaro: float | str,
+    adaptive_length: bool = False,
+    backend: str | None = None,
+    device: str | None = None,
+    draft_sm_share: float | None = None,
+    tensor_parallel: int = 1,
 ) -> Settings:
     """Decide what is left open (None, ``auto``), by measuring this machine where that needs it.
 
@@ -49,7 +79,14 @@ def settle(
             raise UsageError(f"{name} is {value!r}, expected a name")
     num_draft = _count("num_draft", num_draft)
     branches = _count("branches", branches)
-    require(bundle, backend=BACKEND, num_draft=num_draft, branches=branches)
+    devices = devices_for(bundle, device, draft_sm_share, tensor_parallel)
+    require(
+        bundle,
+        backend=bundle.manifest.backend if backend is None else backend,
+        num_draft=num_draft,
+        branches=branches,
+        on_gpu=devices.on_gpu,
+    )
     limits = bundle.manifest.limits
     depth = limits.num_draft if num_draft is None else num_draft
     width = limits.max_branches if branches is None else branches
@@ -63,19 +100,23 @@ def settle(
         "fallback": AUTO if after_miss is Fallback.ZERO else fallback,
         "saguaro": saguaro,
     }
-    asked, note = mode, None
-    if mode == AUTO:
-        mode, note = choose_mode(bundle, depth, width)
-    placement = place(mode, available_cores(), cpu_quota(), has_draft=bundle.draft is not None)
-    if idle := idle_options(asked, given):
-        raise UsageError(f"{', '.join(idle)} has no effect in mode {asked}; leave it away")
+    if devices.on_gpu:
+        after_miss = after_miss or Fallback.ZERO
+        require_supported(verify, after_miss, draft_on_gpu=devices.draft.is_gpu)
+    if adaptive_length:
+        _require_adaptable(mode, verify, devices)
+    layout = _lay_out(bundle, mode, devices, depth, width, batch, after_miss, adaptive_length)
+    placement = layout.placement
+    if idle := idle_options(mode, given):
+        raise UsageError(f"{', '.join(idle)} has no effect in mode {mode}; leave it away")
     _check_depth(placement, depth, width)
-    prepares = placement.mode == "ssd"
     if after_miss is None:
-        after_miss = choose_fallback(bundle, depth, width) if prepares else Fallback.ZERO
+        is_open = placement.mode == "ssd"  # a policy chooses by itself
+        after_miss = choose_fallback(bundle, depth, width, batch) if is_open else Fallback.ZERO
     if share is None:
+        prepares = layout.prepares
         share = choose_saguaro(bundle, depth, width, after_miss) if prepares else 1.0
-    notes = [placement.note or note]
+    notes = [placement.note or layout.note]
     if idle := idle_options(placement.mode, given):
         notes.append(f"{', '.join(idle)} has no effect in {placement.mode}")
     return Settings(
@@ -87,7 +128,110 @@ def settle(
         after_miss,
         share,
         "; ".join(filter(None, notes)) or None,
+        layout.policy,
+        proposal_lengths(bundle, depth, width, batch)
+        if adaptive_length and placement.mode != "ar"
+        else None,
     )
+
+
+def devices_for(
+    bundle: Bundle,
+    device: str | None,
+    draft_sm_share: float | None = None,
+    tensor_parallel: int = 1,
+) -> DevicePair:
+    """The devices asked for; else the CPU, and for compiled engines the first GPU.
+
+    Raises UsageError for what the bundle cannot run on.
+    """
+    number = whole_number(tensor_parallel)
+    if number is None:
+        raise UsageError(f"tensor_parallel is {tensor_parallel!r}, expected a whole number")
+    require_one_gpu_each(number)
+    is_compiled = bundle.manifest.backend in TENSORRT_BACKENDS
+    default = DeviceName(0) if is_compiled else CPU
+    text = str(default) if device is None else device
+    if not isinstance(text, str):
+        raise UsageError(f"device is {device!r}, expected a name such as cuda:0")
+    devices = parse_devices(text, draft_sm_share)
+    if is_compiled and devices.on_gpu and not devices.draft.is_gpu:
+        raise UsageError(
+            f"--device {devices}: the draft of this bundle was compiled by "
+            f"{bundle.manifest.backend} and does not run on the CPU; name a GPU for it, or "
+            "rebuild the bundle with --backend onnxruntime"
+        )
+    if devices.draft_sm_share is not None and not is_compiled:
+        raise UsageError(
+            "--draft-sm-share divides a GPU by contexts of its own, and ONNX Runtime runs in the "
+            "GPU's common one; leave it away, or rebuild the bundle with --backend tensorrt"
+        )
+    return devices
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Where and how to run, whether outcomes may be prepared, who decides from round to round,
+    and why."""
+
+    placement: Placement
+    prepares: bool
+    policy: Policy | None = None
+    note: str | None = None
+
+
+def _lay_out(
+    bundle: Bundle,
+    mode: str,
+    devices: DevicePair,
+    num_draft: int,
+    num_branches: int,
+    max_batch: int,
+    after_miss: Fallback | None,
+    adaptive_length: bool,
+) -> _Layout:
+    has_draft = bundle.draft is not None
+    cores, quota = available_cores(), cpu_quota()
+    if devices.on_gpu:
+        note = None
+        if mode == AUTO:
+            mode, note = _mode_on_gpus(devices, has_draft=has_draft and num_draft > 0)
+        placement = place_on_gpus(mode, devices, cores, quota, has_draft=has_draft)
+        return _Layout(placement, mode == "ssd", note=note)
+    if mode != AUTO:
+        placement = place(mode, cores, quota, has_draft=has_draft)
+        return _Layout(placement, placement.mode == "ssd")
+    fallbacks = tuple(Fallback) if after_miss is None else (after_miss,)
+    found = calibrate(bundle, num_draft, num_branches, max_batch, fallbacks)
+    policy = found.controller(max_batch, is_cut=adaptive_length)
+    placement = place(found.layout, cores, quota, has_draft=has_draft)
+    if policy is not None:
+        placement = dataclasses.replace(placement, mode=AUTO)
+    return _Layout(placement, "ssd" in found.choices.modes, policy, found.note)
+
+
+def _require_adaptable(mode: str, verify: str, devices: DevicePair) -> None:
+    if mode == "ar":
+        raise UsageError("--adaptive-length has no effect in mode ar; leave it away")
+    if verify != "coupled":
+        raise UsageError(
+            "--adaptive-length leaves drafted tokens out because of what they are, which changes "
+            "the law that --verify ratio emits; leave one of the two away"
+        )
+    if devices.on_gpu:
+        raise UsageError(
+            f"--adaptive-length with --device {devices}: the round's tokens never reach the host "
+            "there, and verifying one more costs a GPU next to nothing; leave it away"
+        )
+
+
+def _mode_on_gpus(devices: DevicePair, *, has_draft: bool) -> tuple[str, str]:
+    """Nothing is measured there yet: the mode that suits the devices, and the line that says so."""
+    if not has_draft:
+        return "ar", "auto chose ar: there is no draft to speculate with"
+    if devices.is_shared:
+        return "sd", f"auto chose sd, unmeasured: both engines share {devices.target}"
+    return "ssd", f"auto chose ssd, unmeasured: the draft has {devices.draft} to itself"
 
 
 def _batch(value: int | None, built: int) -> int:

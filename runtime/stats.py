@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
+from runtime.spec.plan import MODES
 from runtime.workers import mailbox as mail
 from runtime.workers.mailbox import Kind
 
+PREPARING = "ssd"
+"""The mode in which outcomes are prepared, and so hit or missed."""
 NO_FIGURES = (0.0,) * (mail.VERIFY_S + 1)
 """A reading of the mailbox's figures before anything has run."""
 
@@ -43,15 +46,20 @@ class Stats:
 
     A round begins with a hit, with drafts made just in time (``num_jit``), with looked-up ones
     (``num_lookup``) or with none. Whether an outcome had been prepared shows when the next round
-    begins, so a text's last outcome is neither hit nor miss. All of these are 0 where nothing is
-    prepared. ``predicted_hit_rate`` is the mean of what the fan-out expected for the same
-    outcomes; None where other requests ran, too: the device keeps one mean for all.
+    begins, so a text's last outcome is neither hit nor miss. All of these count rounds of ``ssd``
+    alone, and ``num_hits`` is None where there were none. ``predicted_hit_rate`` is the mean of
+    what the fan-out expected for the same outcomes; None where other requests ran, too: the device
+    keeps one mean for all.
+
+    ``rounds_by_mode`` counts the verifications of each mode that ran (more than one only where a
+    policy chose, ``auto``).
 
     Seconds: ``prompt_s`` from the row's start to the first verification, ``decode_s`` from there
     to the last token. ``verify_s`` and ``draft_s``: how long both sides worked meanwhile, for
     all rows; ``exposed_s``: the part of ``draft_s`` that the target waited for. Requests that
     ran side by side shared these seconds: sums over them count them several times. ``together``
-    adds requests up.
+    adds requests up. The draft's side is read when a verification ends: what it prepared beside a
+    text's last one counts for the next text, as do ``predicted_hit_rate``'s last outcomes.
     """
 
     num_tokens: int
@@ -74,6 +82,7 @@ class Stats:
     num_rounds_after_miss: int = 0
     predicted_hit_rate: float | None = None
     exposed_s: float = 0.0
+    rounds_by_mode: Mapping[str, int] = field(default_factory=dict)
     span: Span = NO_SPAN
 
     @property
@@ -92,6 +101,11 @@ class Stats:
     def hidden_s(self) -> float:
         """Seconds the draft worked while the target did, too."""
         return max(0.0, self.draft_s - self.exposed_s)
+
+    @property
+    def overhead_s(self) -> float:
+        """Seconds of decoding in which neither engine was waited for: the host, hand-overs."""
+        return max(0.0, self.decode_s - self.verify_s - self.exposed_s)
 
     @property
     def tokens_per_second(self) -> float:
@@ -114,6 +128,11 @@ class Shared:
     def hidden_s(self) -> float:
         """Seconds the draft worked while the target did, too."""
         return max(0.0, self.draft_s - self.exposed_s)
+
+    @property
+    def overhead_s(self) -> float:
+        """Seconds of decoding in which neither engine was waited for: the host, hand-overs."""
+        return max(0.0, self.decode_s - self.verify_s - self.exposed_s)
 
 
 def together(stats: Iterable[Stats]) -> Shared:
@@ -148,6 +167,7 @@ class Tally:
     def __init__(self, num_draft: int) -> None:
         self.histogram = [0] * (num_draft + 1)
         self.rounds = [0] * len(Kind)
+        self.modes = [0] * len(MODES)
         self.hits = [0, 0]
         self.known = [0, 0]
         self.num_tokens = self.num_emitted = self.num_accepted = self.num_drafted = 0
@@ -160,6 +180,7 @@ class Tally:
         for mine, others in (
             (self.histogram, other.histogram),
             (self.rounds, other.rounds),
+            (self.modes, other.modes),
             (self.hits, other.hits),
             (self.known, other.known),
         ):
@@ -170,12 +191,19 @@ class Tally:
         self.num_drafted += other.num_drafted
 
     def round(
-        self, kind: int, before: int | None, num_drafted: int, accepted: int, emitted: int
+        self,
+        mode: str,
+        kind: int,
+        before: int | None,
+        num_drafted: int,
+        accepted: int,
+        emitted: int,
     ) -> None:
-        """One row's round: how it began, how its last one had (None: it is the first), and how
-        many of the block's tokens count."""
+        """One row's round of that mode: how it began, how its last one had (None: nothing was
+        prepared for it), and how many of the block's tokens count."""
         self.histogram[accepted] += 1
-        self.rounds[kind] += 1
+        self.rounds[kind] += mode == PREPARING
+        self.modes[MODES.index(mode)] += 1
         self.num_drafted += num_drafted
         self.num_emitted += emitted
         self.num_accepted += min(accepted, emitted)
@@ -205,8 +233,11 @@ class Tally:
     ) -> Stats:
         """The counts, with the seconds between two readings of the mailbox's figures.
 
-        ``is_alone``: what was predicted in between was predicted for what is counted here.
+        ``prepares``: there are hits and misses, even before there was a round. ``is_alone``: what
+        was predicted in between was predicted for what is counted here.
         """
+        by_mode = {mode: num for mode, num in zip(MODES, self.modes, strict=True) if num}
+        prepares |= PREPARING in by_mode
         span = Span(
             decode=self.decode,
             verify=(begin[mail.VERIFY_S], end[mail.VERIFY_S]),
@@ -230,16 +261,17 @@ class Tally:
             num_discarded=blocks - self.num_emitted,
             num_accepted=self.num_accepted,
             num_drafted=self.num_drafted,
-            num_jit=self.rounds[Kind.JIT] * prepares,
-            num_lookup=self.rounds[Kind.LOOKUP] * prepares,
-            num_hits_after_hit=self.hits[True] * prepares,
-            num_rounds_after_hit=self.known[True] * prepares,
-            num_hits_after_miss=self.hits[False] * prepares,
-            num_rounds_after_miss=self.known[False] * prepares,
+            num_jit=self.rounds[Kind.JIT],
+            num_lookup=self.rounds[Kind.LOOKUP],
+            num_hits_after_hit=self.hits[True],
+            num_rounds_after_hit=self.known[True],
+            num_hits_after_miss=self.hits[False],
+            num_rounds_after_miss=self.known[False],
             predicted_hit_rate=_length(span.predicted_hits) / num_predicted
             if is_alone and num_predicted
             else None,
             exposed_s=_length(span.exposed),
+            rounds_by_mode=by_mode,
             span=span,
         )
 

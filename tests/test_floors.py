@@ -27,7 +27,12 @@ RUNTIME_FLOORS = {
     "sampling": 2,
     "spec": 3,
     "workers": 4,
+    "resident": 4,
     "round": 5,
+    "side": 5,
+    "journal": 5,
+    "lanes": 5,
+    "course": 5,
     "request": 5,
     "stats": 5,
     "ticket": 5,
@@ -36,12 +41,16 @@ RUNTIME_FLOORS = {
     "memo": 5,
     "trace": 5,
     "placement": 5,
+    "devices": 5,
     "loader": 6,
+    "loading": 6,
+    "memory_plan": 6,
     "call": 6,
     "completion": 6,
     "score": 6,
     "settings": 6,
     "calibrate": 6,
+    "plan": 6,
     "llm": 6,
     "engine": 6,
     "text": 6,
@@ -52,7 +61,7 @@ RUNTIME_FLOORS = {
     "cli": 7,
     "__main__": 7,
 }
-SAME_FLOOR = {5, 6, 7}
+SAME_FLOOR = {4, 5, 6, 7}
 """Floors of runtime whose files work together; below them, each folder stands alone."""
 VENDORS = {"onnxruntime", "torch", "tensorrt", "tensorrt_rtx", "cuda", "polygraphy", "transformers"}
 MAY_IMPORT_VENDORS = (
@@ -66,8 +75,9 @@ MAY_IMPORT_VENDORS = (
 )
 MAY_IMPORT_TORCH = "plugins/*/kernel.py"
 """They name the torch program that a kernel is timed against; inside functions only."""
-OFFLINE_API = ("runtime.llm", "runtime.text")
-"""All that export may use of runtime, and only inside functions (verify, distill)."""
+OFFLINE_API = ("runtime.llm", "runtime.text", "runtime.spec.ngram")
+"""All that export may use of runtime, and only inside functions (verify, distill). The n-grams are
+the runtime's own lookup drafts, which distill measures a draft with."""
 SESSIONS = ("runtime.backends.", "runtime.device.")
 MAY_OPEN_SESSIONS = ("export/bench/*.py", "export/check/runners.py")
 """They time and check engines as the runtime runs them; also inside functions only."""

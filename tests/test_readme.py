@@ -16,6 +16,8 @@ import pytest
 from export.build.build import build
 from export.build.options import BuildOptions
 from export.fetch import fetch
+from runtime.spec.fallback import ProposalKind
+from runtime.spec.outcome_log import LoggedRound, LogHeader, LogWriter
 from runtime.trace.chrome import write_trace
 from runtime.trace.timeline import Timeline
 from tests.helpers.checkpoints import make_draft, make_llama
@@ -45,6 +47,7 @@ SKIPPED = {
     "python -m export distill": "trains for an hour; tests/export/distill trains for seconds",
 }
 """Commands that do not run here, by how they begin."""
+ON_GPU = "--device cuda"
 
 
 def is_picture(block: Block) -> bool:
@@ -67,17 +70,27 @@ def needs(command: str) -> list[pytest.MarkDecorator]:
 CASES = [
     pytest.param(command, id=command[:60], marks=needs(command))
     for command in COMMANDS
-    if not command.startswith(tuple(SKIPPED))
+    if not command.startswith(tuple(SKIPPED)) and ON_GPU not in command
 ]
+GPU_COMMANDS = [command for command in COMMANDS if ON_GPU in command]
+
+
+def write_outcomes(path: Path) -> None:
+    header = LogHeader("demo", "ssd", num_draft=2, num_ranks=4, num_branches=4, fallback="zero")
+    with LogWriter(path, header) as log:
+        for accepted in (0, 1, 2, 2, 0, 1):
+            log.add(LoggedRound(0, ProposalKind.HIT, 2, accepted, 0, True))
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     make_llama(tmp_path / "tiny", hidden=64, intermediate=128, max_position=4096)
     make_draft(tmp_path / "tiny-draft", hidden=64, intermediate=128, max_position=4096)
-    timeline = Timeline()  # each command runs alone; this is what the one before it wrote
+    # Each command runs alone; these are what the ones before it wrote.
+    timeline = Timeline()
     timeline.span("target", "verify", 0.0, 0.01)
     write_trace(timeline, tmp_path / "trace.json", {})
+    write_outcomes(tmp_path / "outcomes.jsonl")
     return workspace(tmp_path, {"demo": tiny_bundle().path})
 
 
@@ -118,6 +131,13 @@ def test_the_command_works_as_shown(place: Path, command: str) -> None:
         assert printed.strip()
     if "export build" in command:
         assert (place / "engines/bundles/mine/bundle.json").is_file()
+
+
+@pytest.mark.parametrize("command", GPU_COMMANDS)
+def test_without_a_gpu_its_commands_say_what_is_missing(place: Path, command: str) -> None:
+    """They are parsed and the bundle is read; what they then ask for is not here."""
+    printed = run(place, f"{command.partition('#')[0]} 2>&1 || test $? -eq 2")
+    assert re.search(r"cuda|CUDA|onnxruntime-gpu|GPU", printed)
 
 
 @pytest.mark.parametrize("block", PYTHON, ids=lambda block: f"line {block.line}")

@@ -20,8 +20,8 @@ from export.check.launcher import ReferenceLauncher
 from export.packages import require
 from export.tensorrt import vendor as vendors
 from export.tensorrt.capabilities import local_gpu
-from export.tensorrt.messages import Messages, logger_for
 from plugins import tensorrt as layers
+from plugins.vendor_log import Messages, logger_for
 
 ONNXRUNTIME = "onnxruntime"
 _POLYGRAPHY = ("", ".exception", ".logger", ".cuda", ".backend.onnxrt", ".backend.trt")

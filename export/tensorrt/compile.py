@@ -12,13 +12,13 @@ from engines.errors import BackendError
 from engines.profiles import ShapeProfile
 from export.tensorrt.capabilities import capability_value
 from export.tensorrt.graph_file import GraphFile, read_graph
-from export.tensorrt.messages import Messages, logger_for
 from export.tensorrt.network import parse, require_operators
 from export.tensorrt.plan_header import contradiction
 from export.tensorrt.profiles import add_profile
 from export.tensorrt.progress import BuildProgress, Progress, monitor
 from export.tensorrt.vendor import RTX, STANDARD, Vendor
 from plugins import tensorrt as plugins
+from plugins.vendor_log import Messages, logger_for
 
 WORKSPACE_BYTES = {STANDARD: 2**30, RTX: 2**40}
 """Scratch memory. Standard TensorRT tries no kernel that asks for more. RTX refuses an engine of

@@ -8,9 +8,9 @@ from typing import Any
 
 from engines.errors import BackendError, UnsupportedModelError
 from export.tensorrt.graph_file import GraphFile
-from export.tensorrt.messages import readable
 from export.tensorrt.vendor import RTX, STANDARD, Vendor
 from plugins import tensorrt as plugins
+from plugins.vendor_log import readable
 
 MINIMUM: dict[str, dict[str, tuple[int, int]]] = {
     STANDARD: {

@@ -10,8 +10,6 @@ from engines.profiles import ShapeProfile, Span
 from engines.tensors import TensorSpec
 
 Shape = tuple[int, ...]
-SYMBOLS = {"B": "batch", "T": "tokens", "R": "logits", "L": "length"}
-"""Symbolic dimensions (``engines.tensors``) and the field of a profile that bounds each."""
 
 
 def profile_shapes(
@@ -52,13 +50,9 @@ def _shape(spec: TensorSpec, profile: ShapeProfile, end: str) -> Shape:
 
 def _span(profile: ShapeProfile, symbol: str) -> Span:
     try:
-        span = getattr(profile, SYMBOLS[symbol])
+        return profile.span(symbol)
     except KeyError:
-        raise UsageError(
-            f"no profile bounds the dimension {symbol}; known are {' '.join(SYMBOLS)}"
-        ) from None
-    assert isinstance(span, Span)
-    return span
+        raise UsageError(f"no profile bounds the dimension {symbol}; known are B T R L") from None
 
 
 def _check(profile: ShapeProfile, inputs: Sequence[TensorSpec]) -> None:

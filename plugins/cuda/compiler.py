@@ -35,13 +35,14 @@ class KernelImage:
 
 
 def compile_kernel(
-    kernel: Kernel, capability: str, *, compiler: str = NVRTC, is_draft: bool = False
+    kernel: Kernel, capability: str, *, compiler: str | None = None, is_draft: bool = False
 ) -> KernelImage:
     """Compile a kernel, or take it from the cache, where its source, options and compiler agree.
 
     Args:
         capability: of the GPU, as in ``9.0``.
-        compiler: ``nvrtc``, from the extra cuda, or ``nvcc``, from a CUDA toolkit.
+        compiler: ``nvrtc``, from the extra cuda, or ``nvcc``, from a CUDA toolkit; None takes the
+            second where the first is not installed.
         is_draft: hardly optimise, to see in a fraction of the time whether a source compiles.
             Not in a process that builds kernels to run: after a draft NVRTC 13.5 optimises worse.
 
@@ -49,10 +50,10 @@ def compile_kernel(
     compiler, BackendError where it refuses the source or does not know the capability.
     """
     arch = _arch(capability)
-    builder = Nvcc() if compiler == NVCC else Nvrtc()
+    builder = _builder(compiler)
     store = KernelStore(cache_dir() / "kernels" / "cuda")
     # With this file, which holds the other options.
-    facts = [compiler, builder.version, arch, str(is_draft), Path(__file__).read_text()]
+    facts = [builder.name, builder.version, arch, str(is_draft), Path(__file__).read_text()]
     key = key_of(kernel.source, facts)
     found = store.get(key)
     entries = _entries(found)
@@ -63,6 +64,17 @@ def compile_kernel(
         found = store.put(key, "cubin", cubin, note)
     _require_entries(kernel, entries)
     return KernelImage(kernel.name, capability, found.path.read_bytes(), entries)
+
+
+def _builder(compiler: str | None) -> Nvrtc | Nvcc:
+    if compiler == NVCC:
+        return Nvcc()
+    try:
+        return Nvrtc()
+    except MissingDependencyError:
+        if compiler is None and shutil.which("nvcc"):
+            return Nvcc()
+        raise
 
 
 def _arch(capability: str) -> str:
@@ -92,6 +104,8 @@ def _require_entries(kernel: Kernel, entries: Sequence[EntryReport]) -> None:
 
 class Nvrtc:
     """NVIDIA's compiler as a library."""
+
+    name = NVRTC
 
     def __init__(self) -> None:
         try:
@@ -131,6 +145,8 @@ class Nvrtc:
 
 class Nvcc:
     """The compiler of an installed CUDA toolkit."""
+
+    name = NVCC
 
     def __init__(self) -> None:
         found = shutil.which("nvcc")

@@ -52,8 +52,10 @@ class HostKernel:
         """Run an entry to its end.
 
         Args:
-            values: the fields of the kernel's struct; arrays are numpy arrays, written in place.
-            num_blocks, num_threads: the grid; any number of threads up to the entry's limit.
+            values: the fields of the kernel's struct; arrays are numpy arrays or addresses of host
+                memory, written in place.
+            num_blocks, num_threads: the grid; any number of threads up to the entry's limit. Blocks
+                of one thread, one at a time, run in the caller's thread and start none.
             num_concurrent: blocks that run at the same time.
 
         Raises UsageError on values that do not fit the struct or an unknown entry, BackendError

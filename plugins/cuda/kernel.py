@@ -20,7 +20,8 @@ H200_BYTES_PER_S = 4.8e12
 class Case:
     """One launch with its answer.
 
-    values     the kernel's fields as numpy arrays and numbers; outputs hold what they start with
+    values     the kernel's fields as numpy arrays and numbers; outputs hold what they start with.
+               No address: a trial's arrays move to a GPU
     expected   what the named outputs hold afterwards
     rtol, atol error that floating point outputs may have, as in numpy.isclose; integers are exact
     tables     fields that are tables of addresses: the arrays that they name. An expected array

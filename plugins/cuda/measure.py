@@ -11,60 +11,40 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from statistics import median
 from time import monotonic
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from engines.errors import SsdError, as_line
 from plugins.cuda import registry
 from plugins.cuda.args import Args
 from plugins.cuda.compiler import KernelImage, compile_kernel
 from plugins.cuda.device import DeviceKernel
-from plugins.cuda.kernel import Case, Kernel, Trial, wrong_outputs
+from plugins.cuda.kernel import Kernel, Trial
 from plugins.cuda.torch_gpu import TorchGpu
+from plugins.cuda.trials import DeviceCase, Gpu, Launchable, check, launch
 
 SEED = 20261103
 NUM_RUNS = 30
 BUDGET_S = 150.0
-"""No trial starts later than this, so that the whole stays under three minutes."""
+"""So that the whole stays under three minutes."""
 
 
-class Gpu(Protocol):
+class TimedGpu(Gpu, Protocol):
     """What measuring needs of a GPU; `plugins.cuda.torch_gpu` has the real one."""
 
     name: str
     capability: str
 
-    @property
-    def stream(self) -> int: ...
-    def upload(self, array: npt.NDArray[Any]) -> Any: ...
-    def download(self, tensor: Any, like: npt.NDArray[Any]) -> npt.NDArray[Any]: ...
-    def address(self, tensor: Any) -> int: ...
-    def copy(self, target: Any, source: Any) -> None: ...
     def synchronize(self) -> None: ...
-    def capture(self, work: Callable[[], object]) -> Callable[[], None]: ...
     def times_s(
         self, work: Callable[[], object], prepare: Callable[[], None], count: int
     ) -> list[float]: ...
-
-
-class Launchable(Protocol):
-    """A loaded kernel: `plugins.cuda.device.DeviceKernel`."""
-
-    def launch(
-        self,
-        entry: str,
-        values: Mapping[str, Any],
-        *,
-        num_blocks: int,
-        num_threads: int,
-        stream: int,
-    ) -> None: ...
 
 
 Load = Callable[[KernelImage, Args], Launchable]
@@ -93,25 +73,15 @@ class Measurement:
     bytes_per_s: float | None = None
 
 
-def measure(gpu: Gpu, kernel: Kernel, trial: Trial, loaded: Launchable) -> Measurement:
+def measure(gpu: TimedGpu, kernel: Kernel, trial: Trial, loaded: Launchable) -> Measurement:
     """Check one trial and time it."""
     case = trial.make(np.random.default_rng(SEED))
-    device = _DeviceCase(gpu, case)
-
-    def launch() -> None:
-        for entry in trial.entries:
-            loaded.launch(
-                entry,
-                device.addresses,
-                num_blocks=trial.num_blocks,
-                num_threads=trial.num_threads,
-                stream=gpu.stream,  # asked each time: in capture it is another one
-            )
-
-    errors = _check(device, launch, gpu)
+    device = DeviceCase(gpu, case, kernel.args)
+    errors = check(gpu, trial, loaded, device)
     kernel_s = torch_s = None
     if not errors:
-        kernel_s = median(gpu.times_s(launch, device.restore, NUM_RUNS))
+        queue = partial(launch, gpu, trial, loaded, device)
+        kernel_s = median(gpu.times_s(queue, device.restore, NUM_RUNS))
     if case.in_torch is not None:
         in_torch = case.in_torch
         try:
@@ -144,66 +114,18 @@ def _failed(kernel: Kernel, trial: Trial, error: Exception) -> Measurement:
     )
 
 
-def _check(device: _DeviceCase, launch: Callable[[], None], gpu: Gpu) -> list[str]:
-    launch()
-    errors = [f"launched: {line}" for line in device.wrong_outputs()]
-    if errors:
-        return errors
-    replay = gpu.capture(launch)
-    for run in ("first", "second"):
-        device.restore()
-        replay()
-        errors += [f"{run} replay: {line}" for line in device.wrong_outputs()]
-    return errors
-
-
-class _DeviceCase:
-    """A case's arrays on a GPU, twice: those that launches work on, and what they held at first.
-
-    tensors    numbers and tensors by field, for torch
-    addresses  numbers and addresses by field, for a launch
-    """
-
-    def __init__(self, gpu: Gpu, case: Case) -> None:
-        self._gpu, self._case = gpu, case
-        arrays = {n: v for n, v in case.values.items() if isinstance(v, np.ndarray)}
-        for name, table in case.tables.items():
-            arrays.update({f"{name}.{index}": array for index, array in enumerate(table)})
-        self._initial = {name: gpu.upload(array) for name, array in arrays.items()}
-        self._current = {name: gpu.upload(array) for name, array in arrays.items()}
-        self.tensors: dict[str, Any] = {**case.values, **self._current}
-        self.addresses: dict[str, Any] = dict(case.values)
-        for name in arrays:
-            if name in case.values:
-                self.addresses[name] = gpu.address(self._current[name])
-        for name, table in case.tables.items():
-            members = [self._current[f"{name}.{index}"] for index in range(len(table))]
-            self._current[name] = gpu.upload(
-                np.array([gpu.address(each) for each in members], np.uint64)
-            )
-            self.tensors[name] = members
-            self.addresses[name] = gpu.address(self._current[name])
-
-    def restore(self) -> None:
-        for name, initial in self._initial.items():
-            self._gpu.copy(self._current[name], initial)
-
-    def wrong_outputs(self) -> list[str]:
-        found = {
-            name: self._gpu.download(self._current[name], expected)
-            for name, expected in self._case.expected.items()
-        }
-        return wrong_outputs(self._case, found)
-
-
 def measure_all(
-    gpu: Gpu, names: Sequence[str], load: Load, clock: Callable[[], float] = monotonic
+    gpu: TimedGpu,
+    names: Sequence[str],
+    load: Load,
+    clock: Callable[[], float] = monotonic,
+    budget_s: float = BUDGET_S,
 ) -> dict[str, Any]:
     """Every trial of the named kernels, as it goes into the JSON.
 
     A GPU's time is dear: a kernel that does not compile, and a trial that fails, leave the others
     to go on. Only a fault of the GPU itself, after which every call fails, ends it: what was
-    measured and the fault are still reported.
+    measured and the fault are still reported. No trial starts later than ``budget_s``.
     """
     started = clock()
     measured: list[Measurement] = []
@@ -211,7 +133,7 @@ def measure_all(
     fault: str | None = None
     kernels: dict[str, Launchable] = {}
     for kernel, trial in ((k, t) for k in map(registry.kernel, names) for t in k.trials):
-        if fault is not None or clock() - started >= BUDGET_S:
+        if fault is not None or clock() - started >= budget_s:
             left_out.append(f"{kernel.name} {trial.label}")
             continue
         try:
@@ -234,7 +156,7 @@ def measure_all(
     }
 
 
-def _fault(gpu: Gpu) -> str | None:
+def _fault(gpu: TimedGpu) -> str | None:
     """What is wrong with the GPU since a trial failed; None where it still answers."""
     try:
         gpu.synchronize()

@@ -7,7 +7,10 @@ from importlib import import_module
 from engines.errors import UsageError
 from plugins.cuda.kernel import Kernel
 
-NAMES = ("verify", "sample", "law", "noise", "lookup", "kv_commit", "branch_mask")
+NAMES = (
+    *("verify", "sample", "law", "noise"),
+    *("lookup", "fork", "chain", "kv_commit", "branch_mask", "put", "take"),
+)
 
 
 def kernel(name: str) -> Kernel:

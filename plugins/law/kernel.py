@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from engines.errors import UsageError
 from plugins.cuda.args import Args, Array, Number
@@ -30,10 +29,13 @@ ROWS = (
     Array("logits", ("float32", "float16", "bfloat16", "uint16")),
     Array("drafts", ("int64",)),
     Array("num_draft", ("int64",)),
+    Array("positions", ("int64",)),
     Number("num_sequences"),
     Number("rows_each"),
     Number("pitch"),
     Number("vocab_size"),
+    Number("drafts_stride"),
+    Number("position_offset"),
 )
 """The struct LogitRows of row.cuh; ``uint16`` is the bits of bfloat16."""
 PARAMS = (
@@ -51,6 +53,9 @@ PARAMS = (
     Array("repetition", ("float32",)),
     Array("presence", ("float32",)),
     Array("frequency", ("float32",)),
+    Array("ban_before", ("int64",)),
+    Array("ban_ids", ("int32",)),
+    Number("num_bans"),
 )
 """The struct LawParams of row.cuh, arrays [B]. The ``edit_`` arrays hold the lists of all
 sequences, one behind the other, and ``edit_offsets`` [B+1] where each starts."""
@@ -71,14 +76,15 @@ ARGS = Args(
 SOURCE = Path(__file__).with_name("kernel.cu")
 
 
-def params_of(samplings: Sequence[Sampling]) -> dict[str, npt.NDArray[Any] | None]:
-    """The arrays of `PARAMS` for one sequence each; float32 stands for what it rounds to.
+def params_of(samplings: Sequence[Sampling]) -> dict[str, Any]:
+    """The fields of `PARAMS` for one sequence each; float32 stands for what it rounds to.
 
     Without penalties and bias in all of them the ``edit_`` arrays are None, which a kernel takes
-    for the promise that there is none.
+    for the promise that there is none; the ``ban_`` arrays likewise.
     """
     laws, edits = [each.params for each in samplings], [each.edits for each in samplings]
-    arrays: dict[str, npt.NDArray[Any] | None] = {
+    arrays: dict[str, Any] = {
+        **_bans_of(samplings),
         "seed": np.array([each.seed for each in samplings], np.uint64),
         "first_position": np.array([each.first_position for each in samplings], np.int64),
         "top_k": np.array([each.top_k for each in laws], np.int32),
@@ -95,6 +101,17 @@ def params_of(samplings: Sequence[Sampling]) -> dict[str, npt.NDArray[Any] | Non
     for name in ("ids", "bias", "generated", "in_prompt"):
         arrays[f"edit_{name}"] = np.concatenate([getattr(each, name) for each in edits])
     return arrays
+
+
+def _bans_of(samplings: Sequence[Sampling]) -> dict[str, Any]:
+    most = max(len(each.banned_ids) for each in samplings)
+    if most == 0:
+        return {"ban_before": None, "ban_ids": None, "num_bans": 0}
+    ids = np.full((len(samplings), most), -1, np.int32)
+    for row, each in zip(ids, samplings, strict=True):
+        row[: len(each.banned_ids)] = each.banned_ids
+    before = np.array([each.banned_before for each in samplings], np.int64)
+    return {"ban_before": before, "ban_ids": ids, "num_bans": most}
 
 
 def slices_of(num_rows: int, vocab_size: int) -> int:
@@ -142,7 +159,7 @@ def random_case(
     memory = {**workspace(num_rows, num_slices)}
     memory |= {"cuts": ((num_rows,), "uint64"), "peaks": ((num_rows,), "float32")}
     values = {
-        **dict.fromkeys(each.name for each in ARGS.fields),
+        **ARGS.blank(),
         **params_of([Sampling(params)] * num_rows),
         **{name: np.zeros(shape, dtype) for name, (shape, dtype) in memory.items()},
         "logits": stored,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from plugins.cuda.args import Args, Number
+from plugins.cuda.args import Args
 from plugins.law.kernel import MAX_SLICE, NUM_THREADS, SUFFIXES, WANTED_BLOCKS, slices_of
 
 if TYPE_CHECKING:
@@ -40,10 +40,8 @@ def queue_slices(
     if num_rows == 0:
         return None
     num_slices = slices_of(num_rows, vocab_size)
-    values: dict[str, Any] = {
-        each.name: 0 if isinstance(each, Number) else None for each in args.fields
-    }
-    values |= {
+    values = {
+        **args.blank(),
         "logits": logits.address,
         "num_sequences": batch,
         "rows_each": rows,

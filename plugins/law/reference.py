@@ -7,6 +7,7 @@ In this order:
     frequency    l - f * (how often the id was generated)
     presence     l - s where the id was generated at all
     bias         l + bias of the id
+    ban          ids that are banned at the row's position become -inf
     top_k        the k largest stay
     top_p        of these, renormalised, the fewest most likely ones stay whose mass reaches top_p
     min_p        of these, the ones at least min_p times as likely as the most likely one stay
@@ -72,12 +73,21 @@ class Edits:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """What one sequence of a batch samples with; `first_position` is that of its first row."""
+    """What one sequence of a batch samples with.
+
+    first_position  of its first row
+    banned_ids      no id twice, those without mass before position `banned_before`
+    """
 
     params: LawParams = field(default_factory=LawParams)
     seed: int = 0
     first_position: int = 0
     edits: Edits = field(default_factory=Edits)
+    banned_ids: tuple[int, ...] = ()
+    banned_before: int = 0
+
+    def banned_at(self, position: int) -> tuple[int, ...]:
+        return self.banned_ids if position < self.banned_before else ()
 
 
 def adjusted(
@@ -86,12 +96,14 @@ def adjusted(
     edits: Edits,
     drafts_before: Sequence[int] = (),
     vocab_size: int | None = None,
+    banned: Sequence[int] = (),
 ) -> FloatArray:
-    """Masked tail, penalties and bias: float32 [V] -> a new float32 [V].
+    """Masked tail, penalties, bias and bans: float32 [V] -> a new float32 [V].
 
     Args:
         drafts_before: the drafted tokens before this row's place, in target ids.
         vocab_size: ids of the real vocabulary; None means all V.
+        banned: ids without mass; those outside the vocabulary do not count.
     """
     row = logits.astype(np.float32)
     row[row.size if vocab_size is None else vocab_size :] = -np.inf
@@ -109,7 +121,9 @@ def adjusted(
     row = row - frequency * generated.astype(np.float32)
     row[generated > 0] -= np.float32(params.presence)
     with np.errstate(invalid="ignore"):  # +inf and a forbidding bias: damaged either way
-        return np.asarray(row + bias, np.float32)
+        row = np.asarray(row + bias, np.float32)
+    row[[each for each in banned if 0 <= each < row.size]] = -np.inf
+    return row
 
 
 def is_damaged(row: FloatArray) -> bool:

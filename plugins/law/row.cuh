@@ -15,10 +15,13 @@ struct LogitRows {
     const void* logits;    // T [B, R, pitch]
     const i64* drafts;     // [B, R-1], target ids; null where nothing was drafted
     const i64* num_draft;  // [B], 0..R-1; null: R-1. Rows behind num_draft are not read
+    const i64* positions;  // [B, R], of the rows' tokens; null: on from `first_position`
     int num_sequences;     // B
     int rows_each;         // R
     int pitch;             // V, the padded vocabulary
     int vocab_size;        // the real one
+    int drafts_stride;     // from one sequence's drafts to the next one's; 0: R-1
+    int position_offset;   // what `positions` lack
 };
 
 struct LawParams {
@@ -36,6 +39,9 @@ struct LawParams {
     const float* repetition;     // [B]; 1 is none
     const float* presence;       // [B]; 0 is none
     const float* frequency;      // [B]; 0 is none
+    const i64* ban_before;       // [B], the first position without bans; null: none anywhere
+    const i32* ban_ids;          // [B, N], -1 for none
+    int num_bans;                // N
 };
 
 // A bit for each id of a block's slice, set where the logit is adjusted.
@@ -58,7 +64,11 @@ SSD_DEVICE int edit_at(const LawParams& law, int sequence, int id) {
 
 // The adjusted logit of an id. Few ids have one, so it is a call.
 SSD_CALLED float adjusted_logit(const LawParams& law, int sequence, const i64* drafts,
-                                int num_before, int id, float logit) {
+                                int num_before, int num_bans, int id, float logit) {
+    const i32* const banned = law.ban_ids + i64(sequence) * num_bans;
+    for (int i = 0; i < num_bans; ++i)
+        if (banned[i] == id) return -infinity();
+    if (law.edit_offsets == nullptr) return logit;
     float bias = 0;
     int num_generated = 0;
     bool in_prompt = false;
@@ -80,7 +90,7 @@ SSD_CALLED float adjusted_logit(const LawParams& law, int sequence, const i64* d
 
 template <class Ctx>
 SSD_CALLED void mark_edited_ids(Ctx& ctx, const LawParams& law, int sequence, const i64* drafts,
-                                int num_before, EditMap& map, Range slice) {
+                                int num_before, int num_bans, EditMap& map, Range slice) {
     ctx.sync();
     const int num_words = (slice.end - slice.begin + 31) / 32;
     for (int i = ctx.thread_index(); i < num_words; i += ctx.num_threads()) map.words[i] = 0;
@@ -90,11 +100,15 @@ SSD_CALLED void mark_edited_ids(Ctx& ctx, const LawParams& law, int sequence, co
         const int bit = int(id) - slice.begin;
         ctx.atomic_or(&map.words[bit / 32], 1u << bit % 32);
     };
-    const int end = edit_at(law, sequence, slice.end);
-    for (int i = edit_at(law, sequence, slice.begin) + ctx.thread_index(); i < end;
-         i += ctx.num_threads())
-        mark(law.edit_ids[i]);
-    for (int i = ctx.thread_index(); i < num_before; i += ctx.num_threads()) mark(drafts[i]);
+    if (law.edit_offsets != nullptr) {
+        const int end = edit_at(law, sequence, slice.end);
+        for (int i = edit_at(law, sequence, slice.begin) + ctx.thread_index(); i < end;
+             i += ctx.num_threads())
+            mark(law.edit_ids[i]);
+        for (int i = ctx.thread_index(); i < num_before; i += ctx.num_threads()) mark(drafts[i]);
+    }
+    const i32* const banned = law.ban_ids + i64(sequence) * num_bans;
+    for (int i = ctx.thread_index(); i < num_bans; i += ctx.num_threads()) mark(banned[i]);
     ctx.sync();
 }
 
@@ -110,16 +124,16 @@ struct Row {
     bool has_edits;
     const i64* drafts;  // of the sequence
     int num_before;     // of them, those before this place
+    int num_bans;       // at this position
+    u64 position;       // of the row's token, where anything hangs on it
     const LawParams* law;
 
     SSD_DEVICE bool is_live() const { return place <= num_draft; }
     SSD_DEVICE bool is_greedy() const { return temperature == 0; }
     SSD_DEVICE bool cuts_by_rank() const { return top_k > 0 || top_p < 1; }
     SSD_DEVICE bool truncates() const { return cuts_by_rank() || min_p > 0; }
-    SSD_DEVICE u64 position() const { return u64(law->first_position[sequence] + place); }
-
     SSD_DEVICE float adjusted(int id, float logit) const {
-        return adjusted_logit(*law, sequence, drafts, num_before, id, logit);
+        return adjusted_logit(*law, sequence, drafts, num_before, num_bans, id, logit);
     }
 
     SSD_DEVICE float value(int id) const {
@@ -130,7 +144,8 @@ struct Row {
     // Sets the map's bits for the ids of `slice`, which starts at a multiple of 8.
     template <class Ctx>
     SSD_DEVICE void mark_edits(Ctx& ctx, EditMap& map, Range slice) const {
-        if (has_edits) mark_edited_ids(ctx, *law, sequence, drafts, num_before, map, slice);
+        if (has_edits)
+            mark_edited_ids(ctx, *law, sequence, drafts, num_before, num_bans, map, slice);
     }
 
     // The adjusted logits of the ids first .. first + 7; -inf behind the end of the slice.
@@ -164,7 +179,8 @@ SSD_DEVICE Row<T> row_at(const LogitRows& rows, const LawParams& law, int number
     row.vocab_size = rows.vocab_size;
     row.sequence = sequence;
     row.place = number % rows.rows_each;
-    row.drafts = rows.drafts ? rows.drafts + i64(sequence) * most : nullptr;
+    const int stride = rows.drafts_stride > 0 ? rows.drafts_stride : most;
+    row.drafts = rows.drafts ? rows.drafts + i64(sequence) * stride : nullptr;
     row.num_before = rows.drafts ? row.place : 0;
     // A count from device memory cannot be refused, so it is kept within the batch.
     const i64 count = rows.num_draft ? rows.num_draft[sequence] : most;
@@ -182,6 +198,15 @@ SSD_DEVICE Row<T> row_at(const LogitRows& rows, const LawParams& law, int number
                                    law.frequency[sequence] != 0;
         row.has_edits = is_listed || (has_penalties && row.num_before > 0);
     }
+    i64 position = 0;
+    if (rows.positions != nullptr)
+        position = rows.positions[number] + rows.position_offset;
+    else if (law.first_position != nullptr)
+        position = law.first_position[sequence] + row.place;
+    row.position = u64(position);
+    const bool is_banned = law.ban_before != nullptr && position < law.ban_before[sequence];
+    row.num_bans = is_banned ? law.num_bans : 0;
+    row.has_edits |= row.num_bans > 0;
     return row;
 }
 

@@ -20,14 +20,18 @@ class Kind(IntEnum):
 
     NONE = 0
     HIT = 1
+    JIT = 2
     SKIP = 4
 
 
 GENERATION, KIND, COUNT, ACCEPTED, EMITTED = range(5)
 """Columns of `outcome`; from EMITTED on it holds the new tokens."""
+WAS_PREPARED, RANK, STATUS = -3, -2, -1
+"""Its last columns."""
+NUM_EXTRA = 3
 
 OUTPUTS = (
-    *("cache_branches", "round", "active", "length", "kind"),
+    *("cache_branches", "round", "active", "length", "kind", "last_tokens"),
     *("verify_tokens", "verify_positions", "verify_write_at", "num_draft"),
     *("root_tokens", "root_positions", "root_write_at"),
     *("winner", "commit_at", "outcome"),
@@ -39,11 +43,12 @@ OUTPUTS = (
 class Sizes:
     """What is fixed for a pair of engines.
 
-    num_branches    W, also the stride of the draft's scratch rows
+    num_branches    W
     num_draft       K
     draft_vocab     ids that the draft has embeddings of
     target_scratch, draft_scratch
                     rows of a slot's cache before position 0 of the text
+    num_ranks       F
     """
 
     num_branches: int
@@ -51,27 +56,36 @@ class Sizes:
     draft_vocab: int
     target_scratch: int
     draft_scratch: int
+    num_ranks: int = 0
 
 
-def shapes(num_rows: int, sizes: Sizes) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """The numpy type and shape of every array, in the order of the kernel's arguments."""
+def shapes(
+    num_rows: int, sizes: Sizes, num_slots: int | None = None
+) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """The numpy type and shape of every array, in the order of the kernel's arguments.
+
+    There are as many slots as rows unless `num_slots` says so.
+    """
     branches, depth, width = sizes.num_branches, sizes.num_draft, sizes.num_draft + 1
     row: dict[str, tuple[str, tuple[int, ...]]] = {
         "accepted": ("int64", ()),
         "bonus": ("int64", ()),
+        "status": ("int32", ()),
+        "candidates": ("int64", (width, sizes.num_ranks)),
         "cache_branches": ("int32", ()),
         "cache_depth": ("int32", ()),
         "cache_generation": ("int64", ()),
         "cache_round": ("int64", ()),
         "cache_accepted": ("int32", (branches,)),
         "cache_bonus": ("int64", (branches,)),
-        "cache_tokens": ("int64", (branches, depth)),
+        "cache_tokens": ("int64", ()),
         "generation": ("int64", ()),
         "limit": ("int64", ()),
         "round": ("int64", ()),
         "active": ("bool", ()),
         "length": ("int64", ()),
         "kind": ("int64", ()),
+        "last_tokens": ("int64", (2,)),
         "verify_tokens": ("int64", (width,)),
         "verify_positions": ("int64", (width,)),
         "verify_write_at": ("int64", ()),
@@ -81,9 +95,11 @@ def shapes(num_rows: int, sizes: Sizes) -> dict[str, tuple[str, tuple[int, ...]]
         "root_write_at": ("int64", ()),
         "winner": ("int32", ()),
         "commit_at": ("int64", ()),
-        "outcome": ("int64", (EMITTED + width,)),
+        "outcome": ("int64", (EMITTED + width + NUM_EXTRA,)),
     }
-    return {name: (dtype, (num_rows, *shape)) for name, (dtype, shape) in row.items()}
+    found = {name: (dtype, (num_rows, *shape)) for name, (dtype, shape) in row.items()}
+    found["cache_tokens"] = ("int64", (depth, num_slots or num_rows, branches))
+    return found
 
 
 def lookup(arrays: Arrays, sizes: Sizes) -> dict[str, npt.NDArray[Any]]:
@@ -108,30 +124,37 @@ def _lookup_row(row: int, before: Arrays, after: Arrays, sizes: Sizes) -> None:
     after["outcome"][row] = 0
     after["outcome"][row, GENERATION] = before["generation"][row]
     after["outcome"][row, KIND] = Kind.SKIP
-    next_token, kind, branch, drafted = 0, Kind.NONE, -1, []  # a dummy
+    after["outcome"][row, [WAS_PREPARED, RANK]] = -1
+    next_token, kind, branch, drafted, before_it = 0, Kind.NONE, -1, [], 0  # a dummy
     if is_active:
         accepted = int(before["accepted"][row])
-        branch = _find(row, before, accepted, bonus)
+        num_prepared = _num_prepared(row, before)
+        branch = _find(row, before, num_prepared, accepted, bonus)
         after["cache_branches"][row] = 0
         emitted = [*before["verify_tokens"][row, 1 : 1 + accepted].tolist(), bonus]
         head = (before["kind"][row], before["num_draft"][row], accepted)
+        ranks = np.flatnonzero(before["candidates"][row, accepted] == bonus)
         after["outcome"][row, KIND:EMITTED] = head
-        after["outcome"][row, EMITTED:] = _padded(emitted, sizes)
+        after["outcome"][row, EMITTED:-NUM_EXTRA] = _padded(emitted, sizes)
+        after["outcome"][row, WAS_PREPARED] = branch >= 0 if num_prepared else -1
+        after["outcome"][row, RANK] = ranks[-1] if len(ranks) else -1
+        after["outcome"][row, STATUS] = before["status"][row]
         length += len(emitted)
         room = int(before["limit"][row]) - length - 1
         is_active = room >= 0
         if not is_active:
             length = 1
         else:
-            next_token = bonus
+            next_token, before_it = bonus, int(before["verify_tokens"][row, accepted])
             if branch >= 0:
                 kind = Kind.HIT
                 depth = min(int(before["cache_depth"][row]), room)
-                drafted = before["cache_tokens"][row, branch, :depth].tolist()
+                drafted = before["cache_tokens"][:depth, row, branch].tolist()
 
     after["active"][row] = is_active
     after["length"][row] = length
     after["kind"][row] = kind
+    after["last_tokens"][row] = before_it, next_token
 
     start = length - 1  # the position of the first token that the target has not seen
     after["verify_tokens"][row] = _padded([next_token, *drafted], sizes)
@@ -147,13 +170,17 @@ def _lookup_row(row: int, before: Arrays, after: Arrays, sizes: Sizes) -> None:
     after["commit_at"][row] = sizes.draft_scratch + start
 
 
-def _find(row: int, before: Arrays, accepted: int, bonus: int) -> int:
-    """The last branch prepared for this outcome, for this text, in this round; -1 without one."""
+def _num_prepared(row: int, before: Arrays) -> int:
+    """Branches prepared for this text in this round."""
     is_fresh = (
         before["cache_generation"][row] == before["generation"][row]
         and before["cache_round"][row] == before["round"][row]
     )
-    count = before["cache_branches"][row] if is_fresh else 0
+    return int(before["cache_branches"][row]) if is_fresh else 0
+
+
+def _find(row: int, before: Arrays, count: int, accepted: int, bonus: int) -> int:
+    """The last of `count` branches that was prepared for this outcome; -1 without one."""
     hits = np.flatnonzero(
         (before["cache_accepted"][row, :count] == accepted)
         & (before["cache_bonus"][row, :count] == bonus)
@@ -166,7 +193,8 @@ def _padded(tokens: list[int], sizes: Sizes) -> list[int]:
 
 
 def _check(arrays: Arrays, sizes: Sizes) -> None:
-    for name, (dtype, shape) in shapes(len(arrays["length"]), sizes).items():
+    num_rows, num_slots = len(arrays["length"]), max(1, arrays["cache_tokens"].shape[1])
+    for name, (dtype, shape) in shapes(num_rows, sizes, num_slots).items():
         found = arrays[name]
         if found.dtype.name != dtype or found.shape != shape:
             raise UsageError(

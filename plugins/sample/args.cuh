@@ -8,8 +8,7 @@ namespace ssd {
 
 struct SampleArgs {
     LawArgs scan;              // in draft ids. `brackets` null: the caller knows that no row
-                               // truncates. `first_position` is not read
-    const i64* positions;      // [B, R]
+                               // truncates. `rows.positions` is given
     const i32* ids_map;        // [V], target ids, no id twice; null: the same ids
     const i64* exclude;        // [B, R], target ids, -1 for none; null: none anywhere
     const i32* shape_top;      // [B], F of Saguaro, 0 for none; null: none anywhere

@@ -24,7 +24,6 @@ NUM_THREADS = 128
 
 ARGS = Args(
     *law.ARGS.fields,
-    Array("positions", ("int64",)),
     Array("ids_map", ("int32",)),
     Array("exclude", ("int64",)),
     Array("shape_top", ("int32",)),
@@ -47,7 +46,7 @@ class Batch:
     """What one launch drafts: B sequences of R places, with the draft's logits for each.
 
     logits          float32, float16, or the bits of bfloat16 as uint16, [B, R, V]
-    samplings       [B]; edits in draft ids, `first_position` is not read
+    samplings       [B]; edits and bans in draft ids, `first_position` is not read
     positions       int64 [B, R], of the tokens in their sequences
     num_candidates  F, at most MAX_CANDIDATES
     max_support     M of the ratio rule, 1..MAX_SUPPORT; 0 is the coupled rule
@@ -144,7 +143,7 @@ def values(batch: Batch, num_slices: int) -> dict[str, Any]:
     shapes |= outputs(batch.num_rows, batch.num_candidates, batch.max_support)
     reshapings = batch.reshapings
     return {
-        **dict.fromkeys(each.name for each in ARGS.fields),
+        **ARGS.blank(),
         **law.params_of(batch.samplings),
         **{name: np.zeros(shape, dtype) for name, (shape, dtype) in shapes.items()},
         "logits": batch.logits,

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from plugins.cuda.args import Number
 from plugins.cuda.kernel import Case, Kernel, Trial
 from plugins.law import kernel as law
 from plugins.law.reference import LawParams, Sampling
@@ -183,9 +182,7 @@ def _greedy_trial(num_rows: int, vocab_size: int) -> Trial:
         logits = rng.standard_normal((1, num_rows, vocab_size), np.float32).astype(np.float16)
         layer_map = rng.permutation(vocab_size)
         (answer,) = sample(logits.astype(np.float32), layer_map)
-        fields: dict[str, Any] = {
-            each.name: 0 if isinstance(each, Number) else None for each in ARGS.fields
-        }
+        fields = ARGS.blank()
         fields |= {"num_sequences": 1, "rows_each": num_rows, "num_slices": num_slices}
         fields |= {"logits": logits, "pitch": vocab_size, "vocab_size": vocab_size}
         fields |= {"lists": np.zeros((num_rows, num_slices), np.uint64), "layer_map": layer_map}

@@ -76,13 +76,14 @@ def coupled(
 
     Args:
         logits: the draft's, float32 [Vd].
-        sampling: the sequence's; its edits are in draft ids, and its `first_position` is not read.
+        sampling: the sequence's; its edits and banned ids are in draft ids, and its
+            `first_position` is not read.
         position: of the token in its sequence, from 0.
         num_candidates: F.
         exclude: a target id known not to be the bonus token: the one that was drafted here.
     """
     params = sampling.params
-    row = adjusted(logits, params, sampling.edits)
+    row = adjusted(logits, params, sampling.edits, banned=sampling.banned_at(position))
     if is_damaged(row):
         return Drawn()
     targets = _targets(row.size, ids_map)
@@ -122,7 +123,8 @@ def ratio(
         logits, sampling, position, num_candidates, exclude: as in `coupled`.
         max_support: M, at most MAX_SUPPORT.
     """
-    row = adjusted(logits, sampling.params, sampling.edits)
+    banned = sampling.banned_at(position)
+    row = adjusted(logits, sampling.params, sampling.edits, banned=banned)
     if is_damaged(row):
         return Drawn()
     targets = _targets(row.size, ids_map)

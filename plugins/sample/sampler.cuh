@@ -103,13 +103,13 @@ struct Scorer {
 };
 
 template <class T>
-SSD_DEVICE Scorer scorer_of(const SampleArgs& args, const Row<T>& row, int number) {
+SSD_DEVICE Scorer scorer_of(const SampleArgs& args, const Row<T>& row) {
     constexpr float kMaxScale = 1e30f;  // beyond this temperature the law is uniform to float32
     const bool is_perturbed = args.max_support == 0 && !row.is_greedy();
     if (!is_perturbed) return {args.ids_map, false, 0, 0, 0};
     const float scale = row.temperature < kMaxScale ? row.temperature : kMaxScale;
     const u64 seed = args.scan.law.seed[row.sequence];
-    return {args.ids_map, true, scale, seed, u64(args.positions[number])};
+    return {args.ids_map, true, scale, seed, row.position};
 }
 
 // Where the lists of a row are: one a slice, and that of the ids whose fate was open.
@@ -144,7 +144,7 @@ SSD_DEVICE void rank_slice(Ctx& ctx, const SampleArgs& args, const Row<T>& row, 
     const Bracket bracket = bracket_of_row(args, row, number);
     const OpenIds open = open_ids(scanned_of(args.scan), number, bracket);
     const Cutter cutter = cutter_of(row, &bracket);
-    const Scorer scorer = scorer_of(args, row, number);
+    const Scorer scorer = scorer_of(args, row);
 
     auto& edits = ctx.template shared<EditMap>();
     row.mark_edits(ctx, edits, slice);
@@ -197,7 +197,7 @@ SSD_CALLED void rank_open(Ctx& ctx, const SampleArgs& args, int number) {
     const Bracket bracket = args.scan.brackets[number];
     const OpenIds open = open_ids(scanned_of(args.scan), number, bracket);
     const Cutter cutter = cutter_of(row, &bracket);
-    const Scorer scorer = scorer_of(args, row, number);
+    const Scorer scorer = scorer_of(args, row);
     const u64 cut = settle_cut(ctx, row, bracket, open);
     auto key_of = [&](u64 rank) {
         return scorer.key(rank <= cut, logit_of_rank(rank), id_of_rank(rank));
@@ -235,7 +235,7 @@ SSD_CALLED void finish_row(Ctx& ctx, const SampleArgs& args, int number, int num
     if (args.max_support > 0) {
         // The law's passes make no cut among weights below 2**-64 of the largest.
         const int most = row.top_k > 0 && row.top_k < count ? row.top_k : count;
-        draw(ctx, args, number, row.sequence, row.temperature, list, most);
+        draw(ctx, args, number, row, list, most);
     } else if (ctx.thread_index() == 0) {
         // An id outside the vocabulary would reach the next call before a host has seen the status.
         args.sample[number] = count > 0 ? target_at(args, list, 0) : 0;

@@ -67,13 +67,13 @@ SSD_DEVICE int reshape(Ctx& ctx, const SampleArgs& args, int sequence, int size,
 }
 
 // Draws from the likeliest ids that no cut removed, and writes the law that was drawn from.
-template <class Ctx>
-SSD_DEVICE void draw(Ctx& ctx, const SampleArgs& args, int number, int sequence, float temperature,
+template <class T, class Ctx>
+SSD_DEVICE void draw(Ctx& ctx, const SampleArgs& args, int number, const Row<T>& row,
                      const TopList<Ctx>& list, int count) {
     auto& weights = ctx.template shared<Weights>();
     const int most = count < args.max_support ? count : args.max_support;
-    const int size = weigh(ctx, temperature, list, most, weights);
-    const int begin = reshape(ctx, args, sequence, size, weights);
+    const int size = weigh(ctx, row.temperature, list, most, weights);
+    const int begin = reshape(ctx, args, row.sequence, size, weights);
     if (ctx.thread_index() == 0) {
         // One after the other: the sums then never fall, so no id of weight 0 is drawn.
         double sum = 0;
@@ -84,8 +84,8 @@ SSD_DEVICE void draw(Ctx& ctx, const SampleArgs& args, int number, int sequence,
     i32* const ids = args.q_ids + i64(number) * args.max_support;
     double* const probs = args.q_probs + i64(number) * args.max_support;
     const double total = size > 0 ? weights.cumulative[size - 1] : 0;
-    const u64 seed = temperature == 0 ? 0 : args.scan.law.seed[sequence];
-    const double drawn = total * uniform53(seed, u64(args.positions[number]), Purpose::kDraft);
+    const u64 seed = row.is_greedy() ? 0 : args.scan.law.seed[row.sequence];
+    const double drawn = total * uniform53(seed, row.position, Purpose::kDraft);
     for (int i = ctx.thread_index(); i < args.max_support; i += ctx.num_threads()) {
         const int rank = begin + i;
         const bool is_used = rank < size;

@@ -69,7 +69,7 @@ template <class T>
 SSD_DEVICE Scorer<T> scorer_of(const Row<T>& row, const Cutter& cutter) {
     if (row.is_greedy()) return {row, cutter, 0, 0, 0};
     const float scale = row.temperature < kMaxScale ? row.temperature : kMaxScale;
-    return {row, cutter, scale, row.law->seed[row.sequence], row.position()};
+    return {row, cutter, scale, row.law->seed[row.sequence], row.position};
 }
 
 // The best id of a slice that surely stays; ids whose fate is open are collected.

@@ -37,7 +37,7 @@ def random_case(
 
     Logits are such as a language model's, a few tall ones above many that mean nothing, and the
     drafts are likely tokens. `rule` is "greedy", "coupled" or "ratio"; all sequences have
-    K drafts unless the block `is_ragged`.
+    K drafts unless the block `is_ragged`, which bans a few ids too.
     """
     batch = len(params)
     shape = (batch, rows_each)
@@ -47,8 +47,8 @@ def random_case(
     stored = (logits.view(np.uint32) >> 16).astype(np.uint16)
     logits = (stored.astype(np.uint32) << 16).view(np.float32)
     samplings = [
-        Sampling(each, seed=int(rng.integers(0, 2**63)), first_position=int(rng.integers(0, 2**17)))
-        for each in params
+        _sampling(rng, each, tall[row, 0, :2].tolist() if is_ragged else [])
+        for row, each in enumerate(params)
     ]
     num_draft = np.full(batch, rows_each - 1)
     if is_ragged:
@@ -65,7 +65,7 @@ def random_case(
     shapes = law.workspace(batch * rows_each, num_slices)
     shapes |= workspace(batch, rows_each, vocab_size, num_slices, num_threads=1)
     values = {
-        **dict.fromkeys(each.name for each in ARGS.fields),
+        **ARGS.blank(),
         **law.params_of(samplings),
         **{name: np.zeros(size, dtype) for name, (size, dtype) in shapes.items()},
         **{name: np.zeros_like(array) for name, array in expected.items()},
@@ -82,6 +82,18 @@ def random_case(
         "support": SUPPORT,
     }
     return Case(values, expected, in_torch=_IN_TORCH[rule])
+
+
+def _sampling(rng: np.random.Generator, params: LawParams, banned: list[int]) -> Sampling:
+    """The ids are banned at the first two places."""
+    first = int(rng.integers(0, 2**17))
+    return Sampling(
+        params,
+        seed=int(rng.integers(0, 2**63)),
+        first_position=first,
+        banned_ids=tuple(dict.fromkeys(banned)),
+        banned_before=first + 2,
+    )
 
 
 def _drafts(

@@ -144,7 +144,7 @@ SSD_DEVICE void judge_draft(Ctx& ctx, const VerifyArgs& args, const Row<T>& row,
     }
     const double p =
         weight_in(row, judged, row.value(int(token)), int(token)) / judged.total;
-    const double u = uniform53(row.law->seed[row.sequence], row.position(), Purpose::kAccept);
+    const double u = uniform53(row.law->seed[row.sequence], row.position, Purpose::kAccept);
     judged.accepts = u * q < p;
 }
 
@@ -177,7 +177,7 @@ SSD_CALLED i64 draw_from(Ctx& ctx, const VerifyArgs& args, const Row<T>& row, i6
     double before = ctx.exclusive_scan(own, &total);
     if (!(total > 0)) return -1;
     const double u =
-        uniform53(row.law->seed[row.sequence], row.position(), Purpose::kResidual);
+        uniform53(row.law->seed[row.sequence], row.position, Purpose::kResidual);
     const double target = u * total;
 
     // The last tile that has something left and starts at or below the target. Rounding may move a

@@ -132,7 +132,7 @@ def _coupled(
     rows: FloatArray, drafts: list[int], sampling: Sampling, vocab_size: int | None
 ) -> tuple[int, int, Status]:
     for place in range(len(drafts) + 1):
-        row = adjusted(rows[place], sampling.params, sampling.edits, drafts[:place], vocab_size)
+        row = _adjusted(rows, sampling, drafts, place, vocab_size)
         if is_damaged(row):
             return place, 0, Status.DAMAGED
         noise = gumbel(sampling.seed, sampling.first_position + place, row.size)
@@ -140,6 +140,19 @@ def _coupled(
         if place == len(drafts) or token != drafts[place]:
             break
     return place, token, Status.DONE
+
+
+def _adjusted(
+    rows: FloatArray, sampling: Sampling, drafts: list[int], place: int, vocab_size: int | None
+) -> FloatArray:
+    return adjusted(
+        rows[place],
+        sampling.params,
+        sampling.edits,
+        drafts[:place],
+        vocab_size,
+        sampling.banned_at(sampling.first_position + place),
+    )
 
 
 def _ratio(
@@ -152,7 +165,7 @@ def _ratio(
 ) -> tuple[int, int, Status]:
     params, seed = sampling.params, sampling.seed
     for place in range(len(drafts) + 1):
-        row = adjusted(rows[place], params, sampling.edits, drafts[:place], vocab_size)
+        row = _adjusted(rows, sampling, drafts, place, vocab_size)
         if is_damaged(row):
             return place, 0, Status.DAMAGED
         position = sampling.first_position + place

@@ -8,6 +8,11 @@ after loading happen in the order of one stream (``run`` inside work launched on
     step.tokens[...] = ...    fill every input array (they are reused, so all of them, every time)
     step.run()                blocks until the outputs are filled
     step.logits, ...          valid until any step of the same ``copy`` runs
+
+``DeviceSession`` is the same for engines whose inputs kernels fill in device memory
+(``runtime.resident``): its steps have addresses in the place of arrays, and ``enqueue``, which
+waits for nothing, in the place of ``run``. On a GPU its methods are called inside work of the
+stream that owns it, so ``runtime.device.cuda.current_stream`` is where they enqueue.
 """
 
 from __future__ import annotations
@@ -18,6 +23,7 @@ from typing import Protocol
 import numpy as np
 
 from engines.manifest import EngineManifest
+from plugins.layer import DeviceTensor
 from runtime.device.api import Buffer
 
 
@@ -81,6 +87,78 @@ class Session(Protocol):
 
     def copy_slot(self, source: int, destination: int, rows: slice) -> None:
         """Copy the rows ``rows`` of one slot to the same rows of another."""
+
+    def close(self) -> None:
+        """Free the engine and its caches; idempotent."""
+
+
+class DeviceStep(Protocol):
+    """One prepared call whose tensors lie in the device's memory, each dense and at a fixed
+    address as long as the step may be used: until the session binds other rows or is closed.
+
+    Steps of one ``copy`` number may share inputs and outputs with each other, and share none with
+    those of another: fill every input before each call.
+    """
+
+    shape: CallShape
+    tokens: DeviceTensor  # int64 [B, T]
+    positions: DeviceTensor  # int64 [B, T]
+    write_at: DeviceTensor  # int64 [B]
+    mask: DeviceTensor  # bool [B, 1, T, L], L rows are bound
+    logit_rows: DeviceTensor  # int64 [B, R]
+    num_draft: DeviceTensor  # int64 [B]; read by a target only, whose own verdict nobody reads
+    logits: DeviceTensor  # float32, float16 or bfloat16 [B, R, output vocabulary]
+
+    def enqueue(self) -> None:
+        """Queue the call on the current stream and return; a host session runs it at once.
+
+        It allocates nothing and waits for nothing. On a capturable session it may be called while
+        the stream captures, once the step was enqueued before. Raises BackendError.
+        """
+
+
+class DeviceSession(Protocol):
+    """One loaded engine with its caches, used without the host.
+
+    Everything but the constructor and ``close`` is called inside work on one stream. Nothing here
+    waits for the device.
+    """
+
+    manifest: EngineManifest
+    vocab_map: np.ndarray | None  # on the host, as a Session's
+    is_capturable: bool
+    """Whether ``enqueue`` may be captured into a CUDA graph."""
+
+    @property
+    def kv_buffer(self) -> Buffer:
+        """The caches' memory, for ``reads`` and ``writes`` of launches."""
+
+    @property
+    def num_rows(self) -> int:
+        """Rows S of each slot that are bound now; also the L of every mask."""
+
+    @property
+    def caches(self) -> tuple[DeviceTensor, ...]:
+        """Key and value of each layer in turn, [slots, Hkv, rows of a cache, D].
+
+        The row stride may exceed ``num_rows`` where an engine's caches do not move as they grow.
+        """
+
+    def bind_rows(self, needed: int) -> None:
+        """Make at least ``needed`` rows a slot available; their contents survive.
+
+        Never shrinks and allocates no cache memory. Raises CapacityError beyond the built rows.
+        """
+
+    def reset_rows(self) -> None:
+        """Go back to the smallest bucket; what the caches held is void, and zeroed if a failed
+        call may have left something in them."""
+
+    def prepare(self, shape: CallShape) -> DeviceStep:
+        """The step for ``shape`` at the rows bound now; made once, then reused."""
+
+    def copy_slot(self, source: int, destination: int, rows: slice) -> None:
+        """Queue a copy of the rows ``rows`` of one slot to the same rows of another."""
 
     def close(self) -> None:
         """Free the engine and its caches; idempotent."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Generic, TypeVar
 
+import numpy as np
+
 from runtime.backends.api import CallShape
 from runtime.backends.caches import RowBuckets
 from runtime.device.api import Buffer
@@ -26,6 +28,15 @@ class HostSession(ABC, Generic[AnyStep]):
     @property
     def kv_buffer(self) -> Buffer:
         return self._caches.buffer
+
+    @property
+    def num_rows(self) -> int:
+        """Rows a slot that are bound now."""
+        return self._caches.rows
+
+    def cache(self, part: int) -> np.ndarray:
+        """Keys (2 * layer) or values (2 * layer + 1), [slots, Hkv, ``num_rows``, D], in place."""
+        return self._caches.view(part)
 
     def bind_rows(self, needed: int) -> None:
         if self._caches.bind(needed):

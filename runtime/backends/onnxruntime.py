@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 
 from engines.bundle import MODEL_FILE
-from engines.errors import BackendError, BundleCorruptError, MissingDependencyError
+from engines.errors import BackendError, MissingDependencyError
 from engines.manifest import TARGET, EngineManifest
 from engines.tensors import DType, TensorSpec
 from runtime.backends.api import CallShape
 from runtime.backends.caches import RowBuckets
 from runtime.backends.host import HostSession
 from runtime.backends.outputs import Outputs
+from runtime.backends.vocab_map import load_vocab_map
 from runtime.device.api import Device
 from runtime.device.machine import cpu_model
 
@@ -176,32 +177,6 @@ def import_onnxruntime() -> Any:
 def runtime_identity() -> str:
     """What kernels engines run on here: a key for measurements that outlive the process."""
     return f"onnxruntime {import_onnxruntime().__version__} on {cpu_model()}"
-
-
-def load_vocab_map(folder: Path, manifest: EngineManifest) -> np.ndarray | None:
-    """The draft's own ids -> target ids, int64, checked; None when the vocabulary is whole."""
-    if manifest.vocab_map is None:
-        return None
-    path = folder / manifest.vocab_map
-    try:
-        with path.open("rb") as file:
-            ids = np.lib.format.read_array(file, allow_pickle=False)
-    except Exception as error:  # a damaged header surfaces as whatever its bytes happen to break
-        # Not its words: numpy advises to unpickle what it does not know.
-        what = type(error).__name__
-        raise BundleCorruptError(f"{path} is no array file ({what}); rebuild the bundle") from None
-    model = manifest.model
-    if ids.shape != (model.output_vocab,) or not np.issubdtype(ids.dtype, np.integer):
-        raise BundleCorruptError(
-            f"{path} holds {ids.dtype} {ids.shape}, not {model.output_vocab} ids; "
-            "rebuild the bundle"
-        )
-    ids = np.asarray(ids, dtype=np.int64)
-    if ids.min() < 0 or ids.max() >= model.vocab_size or len(np.unique(ids)) != len(ids):
-        raise BundleCorruptError(
-            f"{path} does not map to distinct ids below {model.vocab_size}; rebuild the bundle"
-        )
-    return ids
 
 
 def require_border(runtime: Any, manifest: EngineManifest, path: Path) -> None:

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 Tick: TypeAlias = Callable[[int, str], None]
 Show: TypeAlias = Callable[[str, int], AbstractContextManager[Tick]]
@@ -18,6 +18,15 @@ class Figures(Protocol):
 
     def as_text(self) -> str:
         """The same for people, tables and formulas included."""
+
+
+@runtime_checkable
+class Compared(Protocol):
+    """Figures of outputs that must be equal: the exit code is 1 where they are not."""
+
+    @property
+    def is_identical(self) -> bool:
+        """Nothing that should be equal differs."""
 
 
 @dataclass(frozen=True, slots=True)

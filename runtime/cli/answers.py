@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +11,12 @@ from runtime.cli.report import (
     SHARED_FORMULAS,
     number,
     percent,
+    rounds_text,
     settings_record,
     stats_record,
 )
 from runtime.cli.tally import ModeRun
+from runtime.placement import AUTO
 
 if TYPE_CHECKING:
     from runtime.completion import Completion
@@ -40,9 +42,9 @@ class Run:
 
     @property
     def tally(self) -> ModeRun:
-        first = self.completions[0]
+        last = self.completions[-1]  # whose note is the newest
         return ModeRun(
-            first.mode, first.mode, first.note, self.completions, self.settings, self.wall_s
+            last.mode, last.mode, last.note, self.completions, self.settings, self.wall_s
         )
 
     def as_record(self, tokenizer: Tokenizer) -> dict[str, Any]:
@@ -56,6 +58,7 @@ class Run:
             "tokens_per_second": tally.tokens_per_second,
             "acceptance_length": tally.acceptance_length,
             "hit_rate": tally.hit_rate,
+            "rounds_by_mode": tally.rounds_by_mode,
             "settings": settings_record(self.settings),
             "answers": [as_record(each, tokenizer) for each in self.completions],
             "formulas": {
@@ -66,13 +69,13 @@ class Run:
         }
 
     def summary(self) -> str:
-        """One line for people."""
+        """For people, as ``summary`` has it of one answer."""
         tally = self.tally
         parts = [
             f"{len(self.completions)} answers, {tally.num_tokens} tokens in {self.wall_s:.1f} s",
             *_speed(tally.tokens_per_second, tally.acceptance_length, tally.hit_rate),
         ]
-        return f"{tally.mode}: " + "; ".join(parts)
+        return _told(tally.mode, parts, tally.rounds_by_mode, tally.note)
 
 
 class InOrder:
@@ -106,14 +109,24 @@ def as_record(completion: Completion, tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def summary(completion: Completion) -> str:
-    """One line for people: what ran, how fast, how well the drafts were."""
+    """For people: what ran, how fast, how well the drafts were, in one line; a second one says why
+    ``auto`` does what it does."""
     stats, why = completion.stats, completion.stop_reason
     ending = ENDINGS[completion.finish_reason] if why is None else f"ended by the stop {why!r}"
     parts = [
         f"{len(completion.token_ids)} tokens, {ending}",
         *_speed(stats.tokens_per_second, stats.acceptance_length, stats.hit_rate),
     ]
-    return f"{completion.mode}: " + "; ".join(parts)
+    return _told(completion.mode, parts, stats.rounds_by_mode, completion.note)
+
+
+def _told(
+    mode: str, parts: Sequence[str], rounds_by_mode: Mapping[str, int], note: str | None
+) -> str:
+    if mode != AUTO:
+        return f"{mode}: " + "; ".join(parts)
+    # It may have changed its mind since it was loaded.
+    return f"{mode}: " + "; ".join([*parts, rounds_text(rounds_by_mode)]) + f"\nnote: {note}"
 
 
 def _speed(rate: float, acceptance: float | None, hits: float | None) -> list[str]:

@@ -168,6 +168,8 @@ def _for_mode(args: argparse.Namespace, mode: str) -> argparse.Namespace:
         for name, default in OPTION_DEFAULTS.items()
         if mode not in (*OPTION_MODES[name], AUTO)
     }
+    if mode == BASELINE:
+        asks["adaptive_length"] = False
     return argparse.Namespace(**vars(args) | asks)
 
 

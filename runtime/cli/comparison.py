@@ -21,6 +21,7 @@ from runtime.cli.report import (
     table,
 )
 from runtime.cli.tally import BASELINE, ModeRun, differing_prompts, first_divergence
+from runtime.placement import AUTO
 
 HEADERS = (
     "mode",
@@ -132,7 +133,7 @@ class Comparison:
         else:
             verdict = f"no ({len(differing)} of {len(self.prompts)} differ)" if differing else "yes"
         return [
-            run.mode if run.ran == run.mode else f"{run.mode} (ran {run.ran})",
+            _spelt(run),
             number(run.tokens_per_second, 1),
             number(self._speedup(run), 2) + "x",
             number(run.acceptance_length, 2),
@@ -171,6 +172,8 @@ class Comparison:
             "predicted_hit_rate": run.predicted_hit_rate,
             "hidden_s": run.hidden_s,
             "exposed_s": run.exposed_s,
+            "overhead_s": run.overhead_s,
+            "rounds_by_mode": run.rounds_by_mode,
             "num_discarded": run.num_discarded,
             "num_rounds": run.num_rounds,
             "identical": not differing if is_judged else None,
@@ -200,3 +203,11 @@ class Comparison:
 
     def _token(self, token_id: int | None) -> str:
         return "has ended" if token_id is None else f"{token_id} {self.spell(token_id)}"
+
+
+def _spelt(run: ModeRun) -> str:
+    """The mode, and what it was where that was something else or mixed."""
+    if run.ran == AUTO and run.num_rounds:
+        parts = [f"{mode} {num / run.num_rounds:.0%}" for mode, num in run.rounds_by_mode.items()]
+        return f"{run.mode} ({', '.join(parts)})"
+    return run.mode if run.ran == run.mode else f"{run.mode} (ran {run.ran})"

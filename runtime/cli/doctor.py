@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
+from engines.bundle import open_bundle
 from engines.codec import encode
+from engines.errors import UsageError
 from runtime.cli.console import emit
-from runtime.cli.options import Commands, add_command
+from runtime.cli.options import Commands, add_command, add_device, whole
 from runtime.cli.report import table, to_json
+from runtime.devices import CPU
 from runtime.doctor import Backend, Checkup, Memory, Nvidia, examine
+from runtime.doctor.bundle import BundleCheckup, examine_bundle
 
 DESCRIPTION = """\
-Show cores, memory, GPUs and packages, and which backend can build and run bundles here.
-Nothing is loaded or changed."""
+Show cores, memory, GPUs and packages, and which backend can build and run bundles here; with
+--bundle also what that bundle would take of each device's memory. Nothing is loaded or changed."""
 
 EXAMPLES = """\
 examples:
   python -m runtime doctor
   python -m runtime doctor --json
+  python -m runtime doctor --bundle engines/bundles/demo --device cuda:0,cuda:1
 """
 
 
@@ -30,15 +38,74 @@ def add_to(commands: Commands) -> None:
         DESCRIPTION,
         EXAMPLES,
     )
+    group = parser.add_argument_group("one bundle")
+    group.add_argument(
+        "--bundle", type=Path, metavar="DIR", help="plan the memory of this bundle, too"
+    )
+    add_device(group)
+    group.add_argument(
+        "--batch",
+        type=whole(1),
+        metavar="N",
+        help="prompts decoded at once (default: what the bundle was built for)",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout, no more")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
+    if args.bundle is None and (args.device is not None or args.batch is not None):
+        raise UsageError("--device and --batch are for the bundle of --bundle; name one")
     checkup = examine()
-    emit(to_json(encode(checkup)) if args.json else as_text(checkup))
+    found = None if args.bundle is None else _examine_bundle(args, checkup)
+    if args.json:
+        record = encode(checkup)
+        assert isinstance(record, dict)
+        emit(to_json(record | ({} if found is None else {"bundle": as_record(found)})))
+    else:
+        emit(as_text(checkup) + ("" if found is None else f"\n{bundle_as_text(found)}"))
     return 0
+
+
+def _examine_bundle(args: argparse.Namespace, checkup: Checkup) -> BundleCheckup:
+    # Imported late: without a bundle the command needs numpy alone.
+    from runtime.loading.hardware import INSTALLED
+    from runtime.settings import devices_for
+
+    bundle = open_bundle(args.bundle)
+    return examine_bundle(
+        bundle,
+        devices_for(bundle, args.device),
+        num_slots=args.batch or bundle.manifest.limits.max_batch,
+        free_memory=partial(_free, checkup, INSTALLED.free_memory),
+    )
+
+
+def _free(checkup: Checkup, of_gpu: Callable[[str], int | None], device: str) -> int | None:
+    return checkup.memory.available if device == str(CPU) else of_gpu(device)
+
+
+def as_record(found: BundleCheckup) -> dict[str, object]:
+    """For JSON."""
+    return {
+        "path": found.path,
+        "backend": found.backend,
+        "device": str(found.devices),
+        "can_run": not found.problems,
+        "problems": list(found.problems),
+        "memory": found.plan.as_record(found.free.__getitem__),
+    }
+
+
+def bundle_as_text(found: BundleCheckup) -> str:
+    """For people."""
+    lines = [
+        f"bundle {found.path}, built for {found.backend}, on {found.devices}",
+        found.plan.as_text(found.free.__getitem__),
+        *(f"cannot run here: {problem}" for problem in found.problems),
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def as_text(checkup: Checkup) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engines.errors import SsdError, as_line
-from runtime.cli import bench, compare, doctor, generate, trace
+from runtime.cli import bench, compare, doctor, generate, plan, trace
 from runtime.cli.console import OutputClosed, emit, prepare_streams, say
 from runtime.cli.options import PROGRAM, OpenLlm, Parser
 
@@ -67,7 +67,7 @@ def build_parser() -> Parser:
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for module in (generate, compare, bench, trace, doctor):
+    for module in (generate, compare, plan, bench, trace, doctor):
         module.add_to(commands)
     return parser
 

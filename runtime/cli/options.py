@@ -7,7 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias
 
+from engines.compat import TENSORRT_BACKENDS
 from engines.errors import CapacityError, UsageError
+from runtime.cli.console import say
+from runtime.devices import parse_devices
 from runtime.sampling.params import SamplingParams
 
 if TYPE_CHECKING:
@@ -17,6 +20,7 @@ PROGRAM = "python -m runtime"
 MODES = ("ar", "sd", "ssd", "auto")
 RULES = ("coupled", "ratio")
 FALLBACKS = ("auto", "zero", "jit", "lookup")
+BACKENDS = ("onnxruntime", *TENSORRT_BACKENDS)
 
 
 class OpenLlm(Protocol):
@@ -90,13 +94,14 @@ def add_bundle_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGro
         "--num-draft",
         type=whole(1),
         metavar="K",
-        help="tokens drafted a round (default: what the bundle was built for)",
+        help="tokens drafted a round, in auto at most (default: what the bundle was built for)",
     )
     group.add_argument(
         "--branches",
         type=whole(1),
         metavar="W",
-        help="outcomes prepared ahead in ssd mode (default: what the bundle was built for)",
+        help="outcomes prepared ahead in ssd mode, in auto at most (default: what the bundle was "
+        "built for)",
     )
 
     group.add_argument(
@@ -105,7 +110,8 @@ def add_bundle_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGro
         default="auto",
         help="what a round goes on with in ssd mode when its outcome was not prepared; zero: no "
         "draft; jit: one drafted at once, just in time; lookup: what followed the same words "
-        "earlier in the text; auto: what is predicted to be fastest (default: auto)",
+        "earlier in the text; auto: what is predicted to be fastest, in mode auto decided again "
+        "as it runs (default: auto)",
     )
     group.add_argument(
         "--saguaro",
@@ -115,7 +121,60 @@ def add_bundle_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGro
         help="with --verify ratio: draft the prepared tokens C times as often, so that more "
         "outcomes are among them; 0 to 1, or auto: measured (default: 1, off)",
     )
+    group.add_argument(
+        "--adaptive-length",
+        action="store_true",
+        help="with --verify coupled, on the CPU: draft and verify fewer tokens where the draft is "
+        "unsure of itself (default: off)",
+    )
+    _add_device_options(parser)
     return group
+
+
+def _add_device_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("devices")
+    add_device(group)
+    group.add_argument(
+        "--backend",
+        choices=BACKENDS,
+        help="refuse a bundle that was built for another one (default: take what it is built for)",
+    )
+    group.add_argument(
+        "--draft-sm-share",
+        type=float,
+        metavar="X",
+        help="on one GPU with compiled engines: give the draft this part of the multiprocessors, "
+        "above 0 and below 1, and the target the rest (default: shared, the target first)",
+    )
+    group.add_argument(
+        "--tensor-parallel",
+        type=whole(1),
+        default=1,
+        metavar="N",
+        help="GPUs that the target is spread over; only 1 so far (default: 1)",
+    )
+    group.add_argument(
+        "--verbose",
+        action="store_true",
+        help="also say what is loaded where, and how much memory it takes",
+    )
+
+
+def add_device(group: argparse._ActionsContainer) -> None:
+    group.add_argument(
+        "--device",
+        type=_device,
+        metavar="D[,D]",
+        help="where the engines run: cpu; cuda:0, both on one GPU; cuda:0,cuda:1, target and "
+        "draft; cuda:0,cpu (default: cpu, or cuda:0 for a bundle of compiled engines)",
+    )
+
+
+def _device(text: str) -> str:
+    try:
+        return str(parse_devices(text))
+    except UsageError as error:  # argparse has no other way to hand on a reason
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _saguaro(text: str) -> float | str:
@@ -142,7 +201,13 @@ def open_for(args: argparse.Namespace, *, mode: str, max_batch: int | None = Non
         max_batch=max_batch,
         fallback=args.fallback,
         saguaro=args.saguaro,
+        adaptive_length=args.adaptive_length,
+        backend=args.backend,
+        device=args.device,
+        draft_sm_share=args.draft_sm_share,
+        tensor_parallel=args.tensor_parallel,
         trace=args.trace is not None,
+        tell=say if args.verbose and not args.quiet else None,
     )
 
 

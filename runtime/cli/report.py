@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from runtime.placement import AUTO
+
 if TYPE_CHECKING:
     from runtime.llm import Stats
     from runtime.settings import Settings
@@ -20,6 +22,8 @@ FORMULAS = {
     "hit_rate": "outcomes that had been prepared / outcomes looked up (ssd only)",
     "hidden_s": "seconds of drafting while the target was verifying",
     "exposed_s": "seconds the target waited for drafts",
+    "overhead_s": "decode_s - verify_s - exposed_s: seconds in which neither engine was waited for",
+    "rounds_by_mode": "verifications in each mode; auto changes it as it runs",
     "num_discarded": "tokens of verified blocks behind the end of the text, those of a stop "
     "string included",
 }
@@ -31,7 +35,7 @@ SHARED_FORMULAS = {
     **{
         name: f"{FORMULAS[name]}, each second once however many prompts ran{_OF_ONE}"
         "all of them while it ran, shared with the others and not to be summed"
-        for name in ("hidden_s", "exposed_s")
+        for name in ("hidden_s", "exposed_s", "overhead_s")
     },
     **{
         name: f"seconds the {side} worked for all prompts while this one ran, not to be summed"
@@ -78,22 +82,31 @@ def stats_record(stats: Stats) -> dict[str, object]:
         "draft_s": stats.draft_s,
         "hidden_s": stats.hidden_s,
         "exposed_s": stats.exposed_s,
+        "overhead_s": stats.overhead_s,
+        "rounds_by_mode": dict(stats.rounds_by_mode),
     }
     return record if stats.num_hits is not None else record | dict.fromkeys(PREPARED)
 
 
 def settings_record(settings: Settings) -> dict[str, object]:
-    """What ``--json`` says about how it was run, ``auto`` decided; null is what has no effect."""
+    """What ``--json`` says about how it was run; null is what has no effect. In mode ``auto`` K and
+    W are the most that rounds may have, and the fallback is chosen as it runs."""
     mode = settings.placement.mode
-    prepares, drafts = mode == "ssd", mode != "ar"
+    prepares, drafts = mode in ("ssd", AUTO), mode != "ar"
     return {
+        "device": str(settings.placement.devices),
         "verify": settings.verify,
         "num_draft": settings.num_draft if drafts else None,
         "num_branches": settings.num_branches if prepares else None,
         "max_batch": settings.max_batch,
-        "fallback": settings.fallback.value if prepares else None,
+        "fallback": settings.fallback.value if mode == "ssd" else None,
         "saguaro": settings.saguaro if prepares else None,
     }
+
+
+def rounds_text(rounds_by_mode: Mapping[str, int]) -> str:
+    """``rounds ar 12, sd 40``, in the order of the modes."""
+    return "rounds " + (", ".join(f"{mode} {num}" for mode, num in rounds_by_mode.items()) or "0")
 
 
 def to_json(value: object) -> str:

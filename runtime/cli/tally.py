@@ -7,6 +7,7 @@ from itertools import zip_longest
 from statistics import median
 from typing import TYPE_CHECKING
 
+from runtime.spec.plan import MODES
 from runtime.stats import Shared, together
 
 if TYPE_CHECKING:
@@ -104,15 +105,24 @@ class ModeRun:
         if self.shared is not None:
             return self.shared.predicted_hit_rate
         expected = [
-            stats.predicted_hit_rate * (stats.num_rounds_after_hit + stats.num_rounds_after_miss)
+            (stats.predicted_hit_rate, stats.num_rounds_after_hit + stats.num_rounds_after_miss)
             for stats in self.stats
             if stats.predicted_hit_rate is not None
         ]
-        return _ratio(sum(expected), self.num_lookups) if expected else None
+        return _ratio(sum(rate * num for rate, num in expected), sum(num for _, num in expected))
 
     @property
     def num_rounds(self) -> int:
         return sum(stats.num_rounds for stats in self.stats)
+
+    @property
+    def rounds_by_mode(self) -> dict[str, int]:
+        """Verifications of each mode that ran."""
+        return {
+            mode: num
+            for mode in MODES
+            if (num := sum(stats.rounds_by_mode.get(mode, 0) for stats in self.stats))
+        }
 
     @property
     def num_discarded(self) -> int:
@@ -132,6 +142,13 @@ class ModeRun:
         if self.shared is not None:
             return self.shared.exposed_s
         return sum(stats.exposed_s for stats in self.stats)
+
+    @property
+    def overhead_s(self) -> float:
+        """Seconds in which neither engine was waited for."""
+        if self.shared is not None:
+            return self.shared.overhead_s
+        return sum(stats.overhead_s for stats in self.stats)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,7 @@ def save_trace(llm: LLM, path: Path) -> None:
     facts = {
         "bundle": str(llm.bundle.path),
         "mode": llm.mode,
+        "note": llm.note,
         **settings_record(llm.settings),
         "draft_hidden_ms": figures.draft_hidden_ms,
         "draft_exposed_ms": figures.draft_exposed_ms,

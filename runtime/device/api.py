@@ -14,6 +14,7 @@ device with real streams. One contract suite holds all of them to this table.
                                time of THIS call; recording it again later changes nothing here
     wait/sync, never recorded  returns at once
     event.sync()               blocks the host until the mark the event has now is reached
+    event.sync(timeout_s)      the same, but gives up after so long and returns False
     stream.sync()              blocks the host until everything launched so far is done
     event.is_done              True once the mark is reached or its stream failed or was closed;
                                only sync() tells which
@@ -120,8 +121,10 @@ class Event(Protocol):
         Raises DeviceError during a capture.
         """
 
-    def sync(self) -> None:
-        """Block the calling host thread until the last recorded mark is reached.
+    def sync(self, timeout_s: float | None = None) -> bool:
+        """Block the calling host thread until the last recorded mark is reached: True; or for
+        ``timeout_s`` seconds, if given, and then False. A device without a clock gives up as soon
+        as nothing can run any more.
 
         Raises the error that its stream had at the mark, or DeviceError during a capture.
         """

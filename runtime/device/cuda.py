@@ -13,13 +13,14 @@ threads; `cuda_lane` adds the CUDA stream and its events, `cuda_graph` the CUDA 
   them, and blocks until the stream's thread has.
 - An error of the GPU spoils the whole CUDA context: every stream of the GPU then fails at its next
   sync, and marks that were set before the failure may too.
-- A wait may be for an event of another CudaDevice. The order checkers of two devices know nothing
-  of each other.
+- A stream may record, and wait for, an event of another CudaDevice. The order checkers of two
+  devices know nothing of each other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import groupby
@@ -31,6 +32,7 @@ import numpy.typing as npt
 from engines.errors import DeviceError, MissingDependencyError
 from runtime.device.api import Access, Event
 from runtime.device.cuda_api import CudaCore, Gpu, GpuStream
+from runtime.device.cuda_driver import CoreAndDriver
 from runtime.device.cuda_errors import cuda_call
 from runtime.device.cuda_graph import CapturedGraph, Enqueue, KeptLaunch, build
 from runtime.device.cuda_lane import CudaLane, CudaMark, current_stream
@@ -131,6 +133,29 @@ class CudaDevice(HostDevice):
         """Like `allocate`, in page-locked host memory, which the host and every GPU can access."""
         return self._allocate("allocate_pinned", name, shape, dtype, True)
 
+    def when_idle(self, close: Callable[[], None]) -> None:
+        """Call `close` once the GPU has done all that is enqueued by now, and return at once.
+
+        For what a library holds on the GPU. From any thread; `close` runs on the thread of the
+        device's memory, whose GPU is set, and must not raise. Raises DeviceError once the device
+        is closed: then nothing runs any more.
+        """
+        self._require_open("when_idle")
+        self._heap.retire(close)
+
+    @property
+    def capability(self) -> str:
+        """The GPU's compute capability: "9.0"."""
+        self._require_open("capability")
+        major, minor = self._heap.ask(lambda gpu: gpu.compute_capability)
+        return f"{major}.{minor}"
+
+    @property
+    def gpu_name(self) -> str:
+        """The GPU's product name."""
+        self._require_open("gpu_name")
+        return self._heap.ask(lambda gpu: gpu.name)
+
     def close(self) -> None:
         self.require_host_thread("close")
         was_closed = self._is_closed
@@ -153,14 +178,23 @@ class CudaDevice(HostDevice):
 
     def capture_on(self, lane: CudaLane, launches: Sequence[KeptLaunch]) -> CapturedGraph:
         """Capture the launches into a CUDA graph, on the lane's thread."""
-        gpu_graph = lane.call(partial(self._capture, launches))
+        return lane.call(partial(self._capture, launches))
+
+    def capture_in_work(self, work: Callable[[], None], label: str) -> CapturedGraph:
+        """Capture `work`, which only enqueues, on the stream of the running work. It is not run."""
+        return self._capture([KeptLaunch(Enqueue(work), (), (), label)])
+
+    def between_captures(self) -> AbstractContextManager[object]:
+        """While it is entered no stream of any GPU captures a graph; for calls that a capture of
+        another thread might not survive, such as a library's first ones. From any thread."""
+        return self._heap.capture_lock
+
+    def _capture(self, launches: Sequence[KeptLaunch]) -> CapturedGraph:
+        with self._heap.capture_lock:
+            gpu_graph = build(launches)
         graph = CapturedGraph(gpu_graph, launches)
         finalize(graph, self._heap.retire, gpu_graph.close).atexit = False
         return graph
-
-    def _capture(self, launches: Sequence[KeptLaunch]) -> Any:
-        with self._heap.capture_lock:
-            return build(launches)
 
     def _allocate(
         self, call: str, name: str, shape: Sequence[int], dtype: npt.DTypeLike, is_pinned: bool
@@ -233,6 +267,16 @@ class CudaStream(QueuedStream):
                 return
         super().launch(work, reads=reads, writes=writes, label=label)
 
+    def record(self, event: Event | None = None) -> QueuedEvent:
+        if not isinstance(event, QueuedEvent) or not self._is_of_another_gpu(event):
+            return super().record(event)
+        if (capture := self._enter("record")) is not None:
+            capture.calls.append(lambda stream: stream.record(event))
+            capture.events.add(event)
+        else:
+            self._tail = event.mark = self._put_mark(event.name, None)
+        return event
+
     def wait(self, event: Event) -> None:
         if not isinstance(event, QueuedEvent) or not self._is_of_another_gpu(event):
             super().wait(event)
@@ -292,24 +336,7 @@ def load_cuda() -> CudaCore:
         from cuda.bindings import driver  # type: ignore[import-not-found, import-untyped, unused-ignore]
     except ImportError as error:
         raise MissingDependencyError("cuda-core", "cuda", "a CUDA device") from error
-    return cast("CudaCore", _Cuda(core, driver))
-
-
-class _Cuda:
-    """See `cuda_api.CudaCore`."""
-
-    def __init__(self, core: Any, driver: Any) -> None:
-        self._core = core
-        self._driver = driver
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._core, name)
-
-    def greatest_priority(self) -> int:
-        error, _, greatest = self._driver.cuCtxGetStreamPriorityRange()
-        if error != self._driver.CUresult.CUDA_SUCCESS:
-            raise RuntimeError(f"cuCtxGetStreamPriorityRange: {error.name}")
-        return int(greatest)
+    return cast("CudaCore", CoreAndDriver(core, driver))
 
 
 def _refuse_captured(stream: CudaStream, event: QueuedEvent) -> None:

@@ -107,6 +107,12 @@ class Gpu(Protocol):
     @property
     def resources(self) -> GpuResources: ...
 
+    @property
+    def compute_capability(self) -> tuple[int, int]: ...
+
+    @property
+    def name(self) -> str: ...
+
     def set_current(self) -> object: ...
 
     def sync(self) -> None: ...
@@ -119,7 +125,7 @@ class Gpu(Protocol):
 
 
 class CudaCore(Protocol):
-    """The module ``cuda.core``, and one call of the driver that it lacks."""
+    """The module ``cuda.core``, and the calls of the driver that it lacks."""
 
     Device: Callable[[int], Gpu]
     StreamOptions: Callable[..., object]
@@ -135,3 +141,28 @@ class CudaCore(Protocol):
 
     def greatest_priority(self) -> int:
         """The most urgent stream priority of the current GPU; the least urgent is 0."""
+
+    def free_memory(self, ordinal: int) -> tuple[int, int]:
+        """Bytes of a GPU's memory that are free, and all of them. Sets the thread's GPU."""
+
+    def copy(self, source: int, target: int, num_bytes: int, stream: int) -> None:
+        """``cuMemcpyAsync``: enqueue a copy between addresses of any GPU or page-locked memory."""
+
+    def copy_2d(
+        self,
+        source: int,
+        target: int,
+        *,
+        width: int,
+        height: int,
+        source_pitch: int,
+        target_pitch: int,
+        stream: int,
+    ) -> None:
+        """``cuMemcpy2DAsync``: the same for ``height`` pieces of ``width`` bytes."""
+
+    def fill(self, address: int, value: int, num_bytes: int, stream: int) -> None:
+        """``cuMemsetD8Async``: enqueue setting bytes of a GPU's memory, each to ``value``."""
+
+    def is_capturing(self, stream: int) -> bool:
+        """``cuStreamIsCapturing``: whether what is enqueued on the stream now goes into a graph."""

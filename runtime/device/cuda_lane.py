@@ -20,7 +20,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from time import sleep
+from math import inf
+from time import monotonic, sleep
 from typing import Generic, TypeVar
 
 from engines.errors import DeviceError
@@ -104,10 +105,15 @@ class CudaLane:
     def poll(self, mark: Mark) -> bool:
         return self._inner.poll(mark) and self._is_done_on_gpu(mark)
 
-    def block_until(self, mark: Mark) -> None:
-        self._inner.block_until(mark)
+    def block_until(self, mark: Mark, timeout_s: float | None = None) -> bool:
+        deadline_s = inf if timeout_s is None else monotonic() + timeout_s
+        if not self._inner.block_until(mark, timeout_s):
+            return False
         while not self._is_done_on_gpu(mark):
+            if monotonic() > deadline_s:
+                return False
             sleep(_LOOK_AGAIN_S)
+        return True
 
     def call(self, make: Callable[[], T]) -> T:
         """Run `make` on the lane's thread, after what is queued there; return what it returns.

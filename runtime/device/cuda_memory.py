@@ -7,17 +7,22 @@ import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from threading import Lock, Thread
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from engines.errors import DeviceError
 from runtime.device.api import BufferRange
-from runtime.device.cuda_api import CudaCore, GpuBuffer
+from runtime.device.cuda_api import CudaCore, Gpu, GpuBuffer
 from runtime.device.cuda_errors import cuda_call, reason
 from runtime.device.cuda_lane import CudaLane, current_stream
 from runtime.device.lane import Launch
+
+T = TypeVar("T")
+
+_capture_lock = Lock()
+"""Held while a stream captures, of any GPU: freeing would break the capture."""
 
 
 class CudaHeap:
@@ -29,8 +34,7 @@ class CudaHeap:
     """
 
     def __init__(self, core: CudaCore, ordinal: int, device: str, lane: CudaLane) -> None:
-        self.capture_lock = Lock()
-        """Held while a stream of the GPU captures: freeing would break the capture."""
+        self.capture_lock = _capture_lock
         self._core = core
         self._ordinal = ordinal
         self._device = device
@@ -64,6 +68,11 @@ class CudaHeap:
         """Whether this GPU can read and write the memory of the GPU `peer` over their link."""
         with cuda_call(f"asking whether {self._device} can access cuda:{peer}"):
             return self._lane.call(lambda: self._core.Device(self._ordinal).can_access_peer(peer))
+
+    def ask(self, question: Callable[[Gpu], T]) -> T:
+        """What cuda.core says of this GPU."""
+        with cuda_call(f"asking about {self._device}"):
+            return self._lane.call(lambda: question(self._core.Device(self._ordinal)))
 
     def retire(self, close: Callable[[], None]) -> None:
         """Call `close` once the GPU has done all that is enqueued by now. From any thread."""

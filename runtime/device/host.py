@@ -16,8 +16,9 @@ import atexit
 import os
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Thread, get_ident
 
 from engines.errors import DeviceError
@@ -77,11 +78,14 @@ class _ThreadLane:
     def poll(self, mark: Mark) -> bool:
         return mark.is_reached
 
-    def block_until(self, mark: Mark) -> None:
+    def block_until(self, mark: Mark, timeout_s: float | None = None) -> bool:
         bell: SimpleQueue[None] = SimpleQueue()
         mark.ring_when_reached(bell)
-        while not mark.is_reached:
-            bell.get()
+        # A mark rings a bell once, so one ring or one timeout ends the wait.
+        if not mark.is_reached:
+            with suppress(Empty):
+                bell.get(timeout=timeout_s)
+        return mark.is_reached
 
     def close(self) -> None:
         self.stop(self._close_timeout_s)

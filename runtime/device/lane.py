@@ -72,17 +72,21 @@ class Lane(Protocol):
     def poll(self, mark: Mark) -> bool:
         """Whether a mark of this lane is reached. Called by the host thread."""
 
-    def block_until(self, mark: Mark) -> None:
-        """Return when a mark of this lane is reached. Called by the host thread."""
+    def block_until(self, mark: Mark, timeout_s: float | None = None) -> bool:
+        """Return True when a mark of this lane is reached, False after ``timeout_s``. Called by
+        the host thread."""
 
     def close(self) -> None:
         """Drop the steps not yet begun and finish the one that has. Called once."""
 
 
 class Mark:
-    """One recording of an event (or the tail at a sync): reached once, never reset."""
+    """One recording of an event (or the tail at a sync): reached once, never reset.
 
-    __slots__ = ("_bells", "clock", "event", "failure", "is_reached", "lane")
+    ``reached_at_s`` is when, on a device with simulated time (`virtual.py`).
+    """
+
+    __slots__ = ("_bells", "clock", "event", "failure", "is_reached", "lane", "reached_at_s")
 
     blocker = None
 
@@ -91,6 +95,7 @@ class Mark:
         self.event = event
         self.clock = clock
         self.is_reached = False
+        self.reached_at_s = 0.0
         self.failure: Failure | None = None
         self._bells: list[SimpleQueue[None]] = []
 

@@ -143,11 +143,10 @@ class QueuedEvent:
             self.device.checker.sync(self.mark)
         return True
 
-    def sync(self) -> None:
+    def sync(self, timeout_s: float | None = None) -> bool:
         self.device.require_host_thread("sync")
         self.device.refuse_in_capture("sync")
-        if self.mark is not None:
-            _block_until(self.device, self.mark)
+        return self.mark is None or _block_until(self.device, self.mark, timeout_s)
 
 
 class QueuedStream:
@@ -283,11 +282,14 @@ class QueuedGraph:
             call(stream)
 
 
-def _block_until(device: QueuedDevice, mark: Mark) -> None:
-    """Block the host until the mark is reached; raise the failure of its lane."""
-    mark.lane.block_until(mark)
+def _block_until(device: QueuedDevice, mark: Mark, timeout_s: float | None = None) -> bool:
+    """Block the host until the mark is reached and raise the failure of its lane; False where it
+    was not reached in time."""
+    if not mark.lane.block_until(mark, timeout_s):
+        return False
     # Also after a failure: everything before the mark has been run or skipped.
     if device.checker is not None:
         device.checker.sync(mark)
     if mark.failure is not None:
         mark.failure.surface()
+    return True

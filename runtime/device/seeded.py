@@ -84,7 +84,7 @@ class SeededDevice(QueuedDevice):
         super().__init__(name, check=check)
         if isinstance(chooser, int):
             chooser = random.Random(chooser)
-        self._interleaver = _Interleaver(
+        self._interleaver = Interleaver(
             weighted(chooser) if isinstance(chooser, random.Random) else chooser
         )
 
@@ -97,17 +97,17 @@ class SeededDevice(QueuedDevice):
         self._interleaver.lane_named(stream.name).release()
 
     def _open_lane(self, name: str, cores: Sequence[int] | None) -> Lane:  # noqa: ARG002
-        return _SeededLane(name, self._interleaver)
+        return SeededLane(name, self._interleaver)
 
     def _is_inside_work(self) -> bool:
         return self._interleaver.is_running
 
 
-class _Interleaver:
+class Interleaver:
     """Picks the stream that takes the next step."""
 
     def __init__(self, choose: Chooser) -> None:
-        self.lanes: list[_SeededLane] = []
+        self.lanes: list[SeededLane] = []
         self.is_running = False
         self._choose = choose
 
@@ -135,7 +135,7 @@ class _Interleaver:
             self._take_step(ready[self._pick([lane.name for lane in ready])])
         return bool(ready)
 
-    def _ready(self, mark: Mark | None) -> list[_SeededLane]:
+    def _ready(self, mark: Mark | None) -> list[SeededLane]:
         """Lanes that can take a step; first the one that brings the mark nearer, if it can."""
         ready = [lane for lane in self.lanes if lane.is_ready]
         while mark is not None:
@@ -146,7 +146,7 @@ class _Interleaver:
             mark = None if lane.is_held else lane.blocker
         return ready
 
-    def lane_named(self, name: str) -> _SeededLane:
+    def lane_named(self, name: str) -> SeededLane:
         for lane in self.lanes:
             if lane.name == name:
                 return lane
@@ -161,7 +161,7 @@ class _Interleaver:
             )
         return index
 
-    def _take_step(self, lane: _SeededLane) -> None:
+    def _take_step(self, lane: SeededLane) -> None:
         self.is_running = True
         try:
             lane.take_step()
@@ -181,10 +181,10 @@ class _Interleaver:
         return f"deadlock, nothing can run: {'; '.join(reasons)}"
 
 
-class _SeededLane:
+class SeededLane:
     """A queue of steps; the interleaver takes them."""
 
-    def __init__(self, name: str, interleaver: _Interleaver) -> None:
+    def __init__(self, name: str, interleaver: Interleaver) -> None:
         self.name = name
         self.failure: Failure | None = None
         self._steps: deque[Step] = deque()
@@ -232,8 +232,14 @@ class _SeededLane:
             self._interleaver.take_one_for(mark)
         return mark.is_reached
 
-    def block_until(self, mark: Mark) -> None:
-        self._interleaver.run_until(mark)
+    def block_until(self, mark: Mark, timeout_s: float | None = None) -> bool:
+        if timeout_s is None:
+            self._interleaver.run_until(mark)
+            return True
+        while not mark.is_reached:
+            if not self._interleaver.take_one_for(mark):
+                return False
+        return True
 
     def take_step(self) -> None:
         had_failed = self.failure is not None

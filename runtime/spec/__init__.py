@@ -7,6 +7,10 @@ ngram.py       lookup drafts
 statistics.py  laws learnt from past rounds, by kind of proposal
 fanout.py      which outcomes to prepare
 replay.py      the rounds of a text, found afterwards
-cost.py        predicted tokens a second of each mode and fallback
+outcome_log.py outcomes of rounds in a file
+cost/          predicted tokens a second of each mode and fallback
+plan.py        RoundPlan, and who decides it: Policy
+controller/    the policy of ``auto``
+length.py      where a proposal ends, by the draft's confidence
 saguaro.py     which C of Saguaro sampling pays
 """

@@ -15,8 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from runtime.spec.cost import Regime, StepTimes, round_seconds, ssd_rate, tokens_per_round
-from runtime.spec.fallback import Fallback, ProposalKind
+from runtime.spec.cost.chain import RoundSeconds
+from runtime.spec.cost.shares import hit_share
+from runtime.spec.cost.times import PairTimes
+from runtime.spec.fallback import Fallback
 from runtime.spec.fanout import covered, fan_out
 
 FloatArray = npt.NDArray[np.float64]
@@ -60,7 +62,7 @@ class Forecast:
 
 def best_scale(
     laws: PairLaws,
-    times: StepTimes,
+    times: PairTimes,
     num_draft: int,
     width: int,
     fallback: Fallback,
@@ -71,8 +73,7 @@ def best_scale(
     Under LOOKUP misses count as under ZERO: what is copied from a text has no law to shape.
     """
     rates = [
-        rate(times, forecast(laws, scale, num_draft, width), num_draft, fallback)
-        for scale in scales
+        rate(times, forecast(laws, scale, num_draft, width), width, fallback) for scale in scales
     ]
     return max(
         scale
@@ -81,15 +82,18 @@ def best_scale(
     )
 
 
-def rate(times: StepTimes, found: Forecast, num_draft: int, fallback: Fallback) -> float:
-    """Predicted tokens a second of ``ssd`` with that forecast."""
-    tokens = tokens_per_round(found.accepted)
-    after_hit = Regime(tokens, round_seconds(times, num_draft, ProposalKind.HIT), found.hit_rate)
+def rate(times: PairTimes, found: Forecast, width: int, fallback: Fallback) -> float:
+    """Predicted tokens a second of one row of ``ssd`` with that forecast and W = ``width``."""
+    num_draft = len(found.accepted) - 1
+    tokens = float(found.accepted @ np.arange(1, num_draft + 2))
+    cost = RoundSeconds(times, 1, num_draft, width)
     if fallback is Fallback.JIT:
-        seconds = round_seconds(times, num_draft, ProposalKind.JIT)
-        return ssd_rate(after_hit, Regime(tokens, seconds, found.hit_rate))
-    seconds = round_seconds(times, num_draft, ProposalKind.NONE)
-    return ssd_rate(after_hit, Regime(1.0, seconds, found.hit_rate_none))
+        after_miss, missed_tokens, missed_s = found.hit_rate, tokens, cost.at_once
+    else:
+        after_miss, missed_tokens, missed_s = found.hit_rate_none, 1.0, cost.bare
+    hits = hit_share(found.hit_rate, after_miss)
+    seconds = hits * cost.drafted + (1 - hits) * missed_s
+    return (hits * tokens + (1 - hits) * missed_tokens) / seconds
 
 
 def forecast(laws: PairLaws, scale: float, num_draft: int, width: int) -> Forecast:

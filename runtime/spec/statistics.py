@@ -109,11 +109,13 @@ class OutcomeStatistics:
         rank: int | None,
         hit: bool,
         predicted: float = 0.0,
+        ends_round: bool = True,
     ) -> None:
         """Count one row's round.
 
         ``rank`` is the bonus token's among the candidates at its place, None where it was not
-        one; ``predicted`` is the hit rate of the plan that was prepared.
+        one; ``predicted`` is the hit rate of the plan that was prepared. ``ends_round``: no other
+        row of the same round follows.
         """
         self._accepted[kind, num_drafted].add(accepted)
         beyond = self.num_ranks
@@ -123,7 +125,7 @@ class OutcomeStatistics:
         self.num_rounds[kind] += 1
         self.num_hits[kind] += hit
         self.predicted_hits[kind] += predicted
-        self._num_since_plans += 1
+        self._num_since_plans += ends_round
         if self._num_since_plans >= PLAN_EVERY:
             self._plans.clear()
             self._num_since_plans = 0

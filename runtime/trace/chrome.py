@@ -51,7 +51,8 @@ def require_writable(path: Path, what: str, option: str) -> None:
     try:
         is_other = path.exists() and not path.is_file()
         has_folder = os.access(path.resolve().parent, os.W_OK | os.X_OK)
-    except (OSError, ValueError) as error:  # too long a name; a zero byte in it
+    # Too long a name; a zero byte in it; links in a circle.
+    except (OSError, ValueError, RuntimeError) as error:
         raise _unwritable(path, what, option, str(error)) from None
     if is_other:
         raise _unwritable(path, what, option, "it is no regular file")

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from runtime.spec.cache import SpeculationCache
 from runtime.spec.fallback import ProposalKind
 from runtime.spec.outcome import Outcome, Prepared
+from runtime.spec.plan import RoundPlan
 from runtime.spec.statistics import OutcomeStatistics
 from runtime.workers.branches import Branches, Fork
 from runtime.workers.draft_calls import DraftCalls
@@ -35,7 +36,11 @@ class Ahead:
         self._statistics = statistics
 
     def prepare(
-        self, rows: Sequence[DraftRow | None], cache: SpeculationCache, round_number: int
+        self,
+        rows: Sequence[DraftRow | None],
+        cache: SpeculationCache,
+        round_number: int,
+        plan: RoundPlan,
     ) -> None:
         """Fill ``cache`` with this round's likely outcomes, for the rows of slots 0, 1, ..."""
         open_rows = {
@@ -43,11 +48,12 @@ class Ahead:
         }
         if not open_rows:
             return
-        self._root(rows, open_rows)
-        forks = {index: self._fork(row) for index, row in open_rows.items()}
+        self._root(rows, open_rows, plan.num_draft)
+        width = plan.num_branches
+        forks = {index: self._fork(row, width) for index, row in open_rows.items()}
         branches = self.branches
-        plan = self._statistics.plan(ProposalKind.HIT, branches.num_draft, branches.num_branches)
-        branches.run(rows, forks, plan.counts)
+        after_hit = self._statistics.plan(ProposalKind.HIT, plan.num_draft, width)
+        branches.run(rows, forks, after_hit.counts, num_draft=plan.num_draft, num_branches=width)
         for index, row in open_rows.items():
             paths = branches.tokens(index, len(forks[index]))
             if row.state is RowState.WAITING:
@@ -59,13 +65,14 @@ class Ahead:
             }
             cache.store(row.slot, round_number, prepared)
 
-    def _root(self, rows: Sequence[DraftRow | None], open_rows: Mapping[int, DraftRow]) -> None:
+    def _root(
+        self, rows: Sequence[DraftRow | None], open_rows: Mapping[int, DraftRow], num_draft: int
+    ) -> None:
         """Bring the trunks up to the whole proposals, and the logits after each of their tokens."""
         count = 1 + max(open_rows)
         # All that the round needs, ``commit`` included: growing moves the caches.
         self._calls.bind(
-            max(len(row.tokens) + len(row.proposal) for row in open_rows.values())
-            + self.branches.num_draft
+            max(len(row.tokens) + len(row.proposal) for row in open_rows.values()) + num_draft
         )
         wanted = {index: len(row.proposal) + 1 - row.num_logits for index, row in open_rows.items()}
         num_logits = max(wanted.values())
@@ -85,7 +92,7 @@ class Ahead:
                 )
                 row.proposal, row.laws = (token,), None if law is None else (law,)
 
-    def _fork(self, row: DraftRow) -> list[Fork]:
+    def _fork(self, row: DraftRow, num_branches: int) -> list[Fork]:
         """The branches to draft: (accepted count, first token), likeliest outcomes first.
 
         Of a row that waits for drafts: its own next token alone.
@@ -93,7 +100,7 @@ class Ahead:
         if row.state is RowState.WAITING:
             return [(0, row.proposal[0])]
         drafted, text = len(row.proposal), len(row.tokens)
-        plan = self._statistics.plan(row.source, drafted, self.branches.num_branches)
+        plan = self._statistics.plan(row.source, drafted, num_branches)
         row.predicted = plan.hit_rate
         row.candidates = [
             self._calls.rule.bonus_candidates(

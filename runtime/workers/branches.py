@@ -22,12 +22,11 @@ Fork = tuple[int, int]
 
 
 class Branches:
-    """The branch steps of one round; arrays are allocated once."""
+    """The branch steps of one round; arrays are allocated once, for K and W at most."""
 
     def __init__(self, calls: DraftCalls, num_rows: int, num_draft: int, num_branches: int) -> None:
         self._calls = calls
-        self.num_draft = num_draft
-        self.num_branches = num_branches
+        self._depth = num_draft
         # Positions before each branch's first token, 0 for padding; and its tokens by depth.
         self._lengths = np.zeros((num_rows, num_branches), np.int64)
         self._paths = np.zeros((num_draft + 1, num_rows, num_branches), np.int64)
@@ -38,11 +37,15 @@ class Branches:
         rows: Sequence[DraftRow | None],
         forks: Mapping[int, Sequence[Fork]],
         num_prepared: Sequence[int],
+        *,
+        num_draft: int,
+        num_branches: int,
     ) -> None:
-        """Draft for ``forks`` of the rows of slots 0, 1, ...; ``num_prepared[d]`` outcomes will be
-        prepared for a rejection of a proposal's token d."""
-        count = 1 + max(forks)
-        lengths, paths = self._lengths[:count], self._paths[:, :count]
+        """Draft ``num_draft`` tokens for ``forks`` of the rows of slots 0, 1, ..., up to
+        ``num_branches`` a row; ``num_prepared[d]`` outcomes will be prepared for a rejection of a
+        proposal's token d."""
+        count, self._depth = 1 + max(forks), num_draft
+        lengths, paths = self._lengths[:count, :num_branches], self._paths[:, :count, :num_branches]
         lengths[:] = 0
         paths[0] = 0
         by_rule: list[tuple[int, DraftRow]] = []
@@ -59,13 +62,13 @@ class Branches:
             index: [[] for _ in forks[index]] for index, _ in by_rule
         }
         self._steps.clear()
-        for depth in range(self.num_draft):
-            step = self._step(count, depth)
+        for depth in range(num_draft):
+            step = self._step(count, num_branches, depth)
             step.tokens[:] = paths[depth]
             np.add(lengths, depth, out=step.positions)
             step.write_at[:] = self._calls.layout.scratch_row(depth)
             branch_mask(step.mask, self._calls.layout, lengths, depth)
-            step.logit_rows[:] = np.arange(self.num_branches)
+            step.logit_rows[:] = np.arange(num_branches)
             step.run()
             paths[depth + 1] = step.sample
             for index, row in by_rule:
@@ -75,8 +78,13 @@ class Branches:
 
     def tokens(self, index: int, num_forks: int) -> list[tuple[int, ...]]:
         """The K tokens drafted behind each fork of a row."""
-        drafted = self._paths[1:, index, :num_forks]
+        drafted = self._paths[1 : 1 + self._depth, index, :num_forks]
         return list(map(tuple, drafted.T.tolist()))
+
+    def logits(self, index: int, branch: int, count: int) -> list[np.ndarray]:
+        """What a branch's first ``count`` tokens were drafted from, [V] each; valid until the next
+        round's steps."""
+        return [step.logits[index, branch] for step in self._steps[:count]]
 
     def laws(self, row: DraftRow, branch: int, count: int) -> Laws | None:
         """The laws of the first ``count`` of them; None where the rule needs none."""
@@ -119,9 +127,9 @@ class Branches:
             if law is not None:
                 of_branch.append(law)
 
-    def _step(self, num_rows: int, depth: int) -> Step:
+    def _step(self, num_rows: int, num_branches: int, depth: int) -> Step:
         # Depths keep their own outputs: the winner's logits are wanted after the last of them.
-        shape = CallShape(0, num_rows, self.num_branches, self.num_branches, copy=1 + depth)
+        shape = CallShape(0, num_rows, num_branches, num_branches, copy=1 + depth)
         step = self._calls.session.prepare(shape)
         self._steps.append(step)
         return step

@@ -15,6 +15,7 @@ tokens x_1 .. x_m:
     drafted between two verifications (sd)       n + m - 1                  x_m, and t* if all were
                                                                             accepted (1 or 2)
     moved to another slot (compaction)           as before                  as before
+    back after a rest (``resume``)               what it was before it      the rest, in chunks (1)
     over, or free                                0                          nothing: a dummy
 
 A rejection moves the trunk back to the accepted tokens: trunk = min(trunk, text + accepted).
@@ -22,6 +23,7 @@ A rejection moves the trunk back to the accepted tokens: trunk = min(trunk, text
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -63,6 +65,9 @@ class DraftRow:
     branch_laws the laws of each branch's tokens
     seen        the last outcome, until ``commit`` has learnt from it
     winner      the branch whose rows ``commit`` has yet to move to the trunk
+    rank        where the last bonus token stood among the candidates, until it was reported
+    num_fed     positions of the text that the target's cache holds, after a rest: what the trunk
+                has to catch up with
     """
 
     slot: SlotRef
@@ -81,6 +86,8 @@ class DraftRow:
     branch_laws: list[Laws] = field(default_factory=list)
     seen: Seen | None = None
     winner: int | None = None
+    rank: int | None = None
+    num_fed: int = 0
     ngrams: NgramIndex | None = None
 
     @property
@@ -103,6 +110,14 @@ class DraftRow:
         """Begin a round with no drafts and nothing known."""
         self.kind, self.proposal, self.laws = Kind.NONE, (), None
         self.num_logits, self.winner = 0, None
+
+    def resume(self, tokens: Sequence[int], num_fed: int, *, is_running: bool) -> None:
+        """The text has grown to ``tokens`` without the draft, or some of its prompt was not fed."""
+        self.forget_proposal()
+        self.trunk = min(self.trunk, len(self.tokens), num_fed)
+        self.tokens, self.num_fed = list(tokens), num_fed
+        self.state = RowState.RUNNING if is_running else RowState.PROMPT
+        self.seen = self.predicted = self.rank = self.ngrams = None
 
     def park(self) -> None:
         """Become a dummy: the text is over."""

@@ -31,6 +31,18 @@ class Entry:
         return self.prompt[start : min(start + PROMPT_CHUNK, len(self.prompt) - 1)]
 
 
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """A text that went on while the draft rested: ``tokens`` are prompt and text so far, of which
+    the target's cache holds ``num_fed``: all but the last of a running text, else the chunks of
+    the prompt that were fed."""
+
+    slot: SlotRef
+    tokens: Sequence[int]
+    num_fed: int
+    is_running: bool
+
+
 def require_free(found: SlotRef | None, asked: SlotRef) -> None:
     """Raise CapacityError when another text still holds the slot."""
     if found is not None:

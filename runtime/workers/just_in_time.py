@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from runtime.sampling.proposal import SparseLaw
+from runtime.workers.cutter import Cutter
 from runtime.workers.draft_calls import DraftCalls
 from runtime.workers.draft_row import DraftRow
 from runtime.workers.mailbox import Kind
@@ -15,8 +16,10 @@ def draft_at_once(
     batch: Sequence[DraftRow | None],
     rows: Sequence[DraftRow],
     num_prepared: Sequence[int] | None,
+    cutter: Cutter | None = None,
 ) -> None:
-    """Give each of ``rows`` a proposal of the tokens it has room for.
+    """Give each of ``rows`` a proposal of the tokens it has room for, or of those that ``cutter``
+    finds worth it.
 
     ``batch`` holds the rows of slots 0, 1, ...: a single row is fed alone, several in one call
     with all others as dummies, so that the number of call shapes stays small. ``num_prepared[d]``
@@ -31,11 +34,15 @@ def draft_at_once(
     laws: dict[int, list[SparseLaw]] = {row.slot.index: [] for row in rows}
     for row in rows:
         row.forget_proposal()
+        if cutter is not None:
+            cutter.begin(row)
     for depth in range(max(row.room for row in rows)):
         fed = [
             row.unfed if row is not None and row.slot in chosen and depth < row.room else []
             for row in batch
         ]
+        if not any(fed):
+            break
         step = calls.feed(batch, fed, 1, first)
         samples: list[int] = step.sample[:, 0].tolist()
         for place, held in enumerate(batch):
@@ -51,6 +58,13 @@ def draft_at_once(
                 block_start=text,
                 num_prepared=0 if num_prepared is None else num_prepared[depth],
             )
+            if cutter is not None:
+                logits, may_drop = step.logits[place, 0], num_prepared is None
+                if not cutter.takes(row, logits, token, may_drop=may_drop):
+                    chosen.discard(row.slot)
+                    continue
+                if not cutter.goes_on(row):
+                    chosen.discard(row.slot)
             row.proposal = (*row.proposal, token)
             if law is not None:
                 laws[row.slot.index].append(law)

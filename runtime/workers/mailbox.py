@@ -1,8 +1,9 @@
 """What crosses between target, draft and host: a proposal one way, an outcome the other, per row.
 
 A few integers each, in buffers of the device. Proposals are written on the draft's stream and
-read on the target's; outcomes the other way round, and by the host. Events order them, and the
-order checker sees the buffers. Each row carries the generation of the lease it was written for,
+read on the target's; outcomes the other way round. The host has readings of its own, the outcomes
+of two rounds, so that it may read one while the next is being written. Events order all of it, and
+the order checker sees the buffers. Each row carries the generation of the lease it was written for,
 so a message that was left in a slot is never taken for one to its next holder.
 
 Two things travel beside the integers, where a request asks for them: the sparse laws of drafted
@@ -12,6 +13,7 @@ tokens (ratio rule) and the log-probabilities of emitted ones.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
@@ -26,7 +28,9 @@ GENERATION, KIND, COUNT, ACCEPTED = range(4)
 """Columns of both messages: the lease, a ``Kind``, how many drafted tokens; of an outcome also
 how many of them were accepted."""
 PROPOSED, EMITTED = 3, 4
-"""Where the tokens of a proposal and of an outcome begin."""
+"""Where the tokens of a proposal and of an outcome begin. A proposal and the host's reading of an
+outcome have one column more, ``Mailbox.rank_at``: see there."""
+NUM_READINGS = 2
 
 
 class Kind(IntEnum):
@@ -60,24 +64,55 @@ VERIFY_S        seconds the target verified
 NUM_DRAFT_FIGURES = 4
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the host reads of a decided round: outcomes by row, figures, and the log-probabilities
+    of the emitted tokens of the rows that ask."""
+
+    rows: list[list[int]]
+    figures: list[float]
+    logprobs: Sequence[list[TokenLogprobs]]
+
+
 class Mailbox:
-    """Room for one round of ``num_rows`` rows with up to ``num_draft`` (K) drafted tokens."""
+    """Room for one round of ``num_rows`` rows with up to ``num_draft`` (K) drafted tokens.
+
+    ``rank_at`` is the last column of a reading: 1 + the rank that the bonus token of the row's
+    outcome before had among the draft's candidates, 0 where it was none of them. A proposal has
+    the same in its own last column.
+    ``readings[place]``, for places 0 and 1, are the buffers that a round's reading is in.
+    """
 
     def __init__(self, device: Device, num_rows: int, num_draft: int) -> None:
         self.num_rows = num_rows
         self.num_draft = num_draft
         width = max(1, num_draft)
+        self.rank_at = EMITTED + width + 1
         integer, real = np.dtype(np.int64), np.dtype(np.float64)
-        # [B, 3 + K] and [B, 4 + K + 1]
-        self.proposals: Buffer = device.allocate("proposals", (num_rows, PROPOSED + width), integer)
-        self.outcomes: Buffer = device.allocate(
-            "outcomes", (num_rows, EMITTED + width + 1), integer
+        # [B, 3 + K + 1], [B, 4 + K + 1] and [B, 4 + K + 2]
+        self.proposals: Buffer = device.allocate(
+            "proposals", (num_rows, PROPOSED + width + 1), integer
         )
+        self.outcomes: Buffer = device.allocate("outcomes", (num_rows, self.rank_at), integer)
         self.draft_figures: Buffer = device.allocate("draft figures", (NUM_DRAFT_FIGURES,), real)
         self.figures: Buffer = device.allocate("figures", (VERIFY_S + 1,), real)
+        self.readings: tuple[tuple[Buffer, Buffer], ...] = tuple(
+            (
+                device.allocate(f"reading {place}", (num_rows, self.rank_at + 1), integer),
+                device.allocate(f"figures of reading {place}", (VERIFY_S + 1,), real),
+            )
+            for place in range(NUM_READINGS)
+        )
+        self.logprobs: tuple[list[list[TokenLogprobs]], ...] = tuple(
+            [[] for _ in range(num_rows)] for _ in range(NUM_READINGS)
+        )
         self._laws: list[tuple[SparseLaw, ...] | None] = [None] * num_rows
-        self.logprobs: list[list[TokenLogprobs]] = [[] for _ in range(num_rows)]
-        self._padding = [0] * width
+        self._padding = [0] * (width + 1)
+
+    def read(self, place: int) -> Reading:
+        """The reading of a round. The host's, once the round's event is reached."""
+        rows, figures = self.readings[place]
+        return Reading(rows.array.tolist(), figures.array.tolist(), self.logprobs[place])
 
     def propose(
         self,
@@ -86,10 +121,13 @@ class Mailbox:
         kind: Kind,
         tokens: Sequence[int] = (),
         laws: tuple[SparseLaw, ...] | None = None,
+        rank: int | None = None,
     ) -> None:
-        """The draft's message for one row of the next round."""
+        """The draft's message for one row of the next round; ``rank`` as ``rank_at`` says."""
         count = len(tokens)
-        self.proposals.array[row] = [generation, kind, count, *tokens, *self._padding[count:]]
+        cells = [generation, kind, count, *tokens, *self._padding[count:]]
+        cells[-1] = 0 if rank is None else 1 + rank
+        self.proposals.array[row] = cells
         self._laws[row] = laws
 
     def proposal(self, row: int, generation: int) -> Proposal:
@@ -120,7 +158,7 @@ class Mailbox:
         accepted: int,
         bonus: int,
     ) -> None:
-        """The target's message of one row: ``tokens`` were proposed; see also ``decide_all``."""
+        """The target's message of one row: ``tokens`` were proposed; see also ``send``."""
         cells = self.outcomes.array[row]
         cells[:EMITTED] = generation, kind, len(tokens), accepted
         cells[EMITTED : EMITTED + accepted] = tokens[:accepted]
@@ -128,6 +166,7 @@ class Mailbox:
 
     def decide_all(
         self,
+        place: int,
         generations: np.ndarray,
         kinds: np.ndarray,
         counts: np.ndarray,
@@ -135,12 +174,19 @@ class Mailbox:
         bonus: np.ndarray,
         tokens: np.ndarray,
     ) -> None:
-        """Every row's outcome at once: int64 [B], and ``tokens`` [B, up to K] proposed."""
+        """The target's reading for the host, every row's outcome at once: int64 [B], and
+        ``tokens`` [B, up to K] proposed. ``send`` makes the message of it."""
         num_rows, width = tokens.shape
-        cells = self.outcomes.array[:num_rows]
+        cells = self.readings[place][0].array[:num_rows]
         cells[:, GENERATION] = generations
         cells[:, KIND] = kinds
         cells[:, COUNT] = counts
         cells[:, ACCEPTED] = accepted
         cells[:, EMITTED : EMITTED + width] = tokens
         cells[np.arange(num_rows), EMITTED + accepted] = bonus
+
+    def send(self, place: int) -> None:
+        """What the host will read is the target's message to the draft, too."""
+        rows, figures = self.readings[place]
+        self.outcomes.array[:] = rows.array[:, : self.rank_at]
+        self.figures.array[:] = figures.array

@@ -7,6 +7,10 @@ frontier, the first position whose cache row holds nothing yet, so it overwrites
     nobody                     1                          no
     a prompt, partly fed       tokens fed + 1             no
     a running text             its tokens                 yes, unless it sits the round out
+    a text that has ended      1                          no
+
+The worker itself ends a text at a stop id and at its limit: the host queues the next round before
+it has read the last one, and retires what ended a round later.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from runtime.kv.layout import SlotLayout
 from runtime.kv.slots import SlotRef
 from runtime.sampling.api import Rule
 from runtime.sampling.logprobs import token_logprobs
+from runtime.sampling.proposal import Nothing
 from runtime.workers import mailbox as mail
 from runtime.workers.calls import place_rows
 from runtime.workers.entry import Entry, require_free, require_lease
@@ -56,7 +61,9 @@ class TargetWorker:
         self._entries: list[Entry | None] = [None] * size
         self._generations = np.zeros(size, np.int64)  # 0 is nobody's
         self._pending = np.zeros(size, np.int64)  # the text's last token: it has no cache row yet
+        self._limits = np.zeros(size, np.int64)
         self._running = np.zeros(size, bool)
+        self._figures = np.zeros(mail.VERIFY_S + 1)
         self._num_rows = 0
         self._judged: list[int] = []
         self._step: Step | None = None
@@ -74,6 +81,7 @@ class TargetWorker:
         self.slots[slot.index] = slot
         self._entries[slot.index] = entry
         self._generations[slot.index] = slot.generation
+        self._limits[slot.index] = entry.limit
         self.lengths[slot.index] = 1
         self._run_if_fed(slot.index, entry)
 
@@ -102,53 +110,72 @@ class TargetWorker:
         self.session.copy_slot(old, new, self.layout.trunk_rows(fed))
         self.slots[new], self._entries[new] = destination, entry
         self._generations[new] = destination.generation
-        for values in (self.lengths, self._pending, self._running):
+        for values in (self.lengths, self._pending, self._limits, self._running):
             values[new] = values[old]
         self._vacate(old)
         self._count_rows()
 
-    def verify(self) -> None:
-        """Judge the mailbox's proposals, one call for all rows; write the outcomes.
+    def verify(self, num_draft: int | None = None, place: int = 0, *, sends: bool = True) -> None:
+        """Judge proposals, one call for all rows; write the outcomes where the host will read
+        them, ``place``, and where it ``sends`` also as the message to the draft.
 
-        Without a row to judge nothing is called: all running ones sit the round out.
+        The proposals in the mailbox have up to ``num_draft`` tokens (None: K). With 0 they are
+        not for this round and are not looked at: each text gets its next token. Without a row to
+        judge nothing is called: all running ones sit the round out, or none runs any more.
         """
         started = perf_counter()
+        takes = num_draft is None or num_draft > 0
         count = self._num_rows
-        cells = self.mailbox.proposals.array[:count]
-        generations = self._generations[:count]
+        readings = self.mailbox.readings[place][0].array
+        readings[:, mail.KIND] = Kind.SKIP
+        readings[:, mail.GENERATION] = self._generations
         running = self._running[:count]
-        mine = running & (cells[:, mail.GENERATION] == generations)
-        kinds = cells[:, mail.KIND] * mine
-        judged = running & (kinds != Kind.SKIP)
+        cells = self.mailbox.proposals.array[:count]
+        if takes:
+            mine = running & (cells[:, mail.GENERATION] == self._generations[:count])
+            kinds = cells[:, mail.KIND] * mine
+            judged = running & (kinds != Kind.SKIP)
+            readings[:count, self.mailbox.rank_at] = cells[:, -1] * mine
+        else:
+            mine, kinds = np.zeros(count, bool), np.zeros(count, np.int64)
+            judged = running.copy()
+            readings[:, self.mailbox.rank_at] = 0
         self._judged = np.flatnonzero(judged).tolist()
         if self._judged:
-            self._verify(cells, mine, kinds, judged)
-        else:
-            self.mailbox.outcomes.array[:count, mail.GENERATION] = generations
-            self.mailbox.outcomes.array[:count, mail.KIND] = Kind.SKIP
-        self._note_times(started)
+            self._verify(place, cells, mine, kinds, judged)
+        self._note_times(place, started, takes=takes)
+        if sends:
+            self.mailbox.send(place)
 
     def _verify(
-        self, cells: np.ndarray, mine: np.ndarray, kinds: np.ndarray, judged: np.ndarray
+        self,
+        place: int,
+        cells: np.ndarray,
+        mine: np.ndarray,
+        kinds: np.ndarray,
+        judged: np.ndarray,
     ) -> None:
-        count = len(cells)
-        num_drafts = cells[:, mail.COUNT] * mine
+        count = len(mine)
+        # Where no proposal is for this round the draft may be writing them: not one cell is read.
+        has_drafts = bool(mine.any())
+        num_drafts = cells[:, mail.COUNT] * mine if has_drafts else np.zeros(count, np.int64)
         width = max(self.min_tokens, 1 + max(num_drafts.tolist()))
         starts = self.lengths[:count] - 1
         self.session.bind_rows(self.layout.rows_for(int(starts.max()) + width))
         step = self._step = self.session.prepare(CallShape(0, count, width, width))
         step.tokens[:, 0] = self._pending[:count]
-        np.multiply(
-            cells[:, mail.PROPOSED : mail.PROPOSED + width - 1],
-            mine[:, None],
-            out=step.tokens[:, 1:],
-        )
+        if has_drafts:
+            drafts = cells[:, mail.PROPOSED : mail.PROPOSED + width - 1]
+            np.multiply(drafts, mine[:, None], out=step.tokens[:, 1:])
+        else:
+            step.tokens[:, 1:] = 0
         place_rows(step, self.layout, starts)
         step.logit_rows[:] = np.arange(width)
         step.num_draft[:] = num_drafts
         step.run()
-        accepted, bonus = self._judge(step)
+        accepted, bonus = self._judge(step, mine)
         self.mailbox.decide_all(
+            place,
             self._generations[:count],
             np.where(judged, kinds, Kind.SKIP),
             num_drafts,
@@ -158,8 +185,27 @@ class TargetWorker:
         )
         self.lengths[:count] += (accepted + 1) * judged
         self._pending[:count] = np.where(judged, bonus, self._pending[:count])
+        self._end_texts(place)
 
-    def _judge(self, step: Step) -> tuple[np.ndarray, np.ndarray]:
+    def _end_texts(self, place: int) -> None:
+        """Texts of the rows just judged that have come to their end run no more."""
+        reading: list[list[int]] = self.mailbox.readings[place][0].array.tolist()
+        ended = [index for index in self._judged if self._has_ended(index, reading[index])]
+        for index in ended:
+            self._running[index] = False
+            self.lengths[index] = 1
+            self._pending[index] = 0
+        if ended:
+            self._count_rows()
+
+    def _has_ended(self, index: int, cells: list[int]) -> bool:
+        entry = self._entries[index]
+        assert entry is not None
+        emitted = cells[mail.EMITTED : mail.EMITTED + cells[mail.ACCEPTED] + 1]
+        reached = self.lengths[index] >= self._limits[index]
+        return bool(reached) or not entry.stop_ids.isdisjoint(emitted)
+
+    def _judge(self, step: Step, mine: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Accepted counts and bonus tokens, int64 [B] each: from the graph for greedy rows, from
         the rule for the others."""
         accepted, bonus = step.accepted.copy(), step.next.copy()
@@ -171,14 +217,16 @@ class TargetWorker:
             if entry.params.chooses_in_graph(length):
                 in_graph.append(index)
                 continue
-            proposal = self.mailbox.proposal(index, int(self._generations[index]))
+            generation = int(self._generations[index])
+            is_mine = bool(mine[index])
+            proposal = self.mailbox.proposal(index, generation) if is_mine else Nothing()
             verdict = self.rule.verify(step.logits[index], proposal, entry.params, length)
             accepted[index], bonus[index] = verdict.accepted, verdict.bonus
         if in_graph:
             _require_finite(step.logits[in_graph, accepted[in_graph], bonus[in_graph]])
         return accepted, bonus
 
-    def score(self) -> None:
+    def score(self, place: int = 0) -> None:
         """Log-probabilities of the round's emitted tokens, for the rows that ask. Behind the
         outcomes, and before the step's logits are written again."""
         for index in self._judged:
@@ -187,9 +235,9 @@ class TargetWorker:
             assert self._step is not None
             if entry.num_logprobs is None:
                 continue
-            cells = self.mailbox.outcomes.array[index].tolist()
+            cells = self.mailbox.readings[place][0].array[index].tolist()
             tokens = cells[mail.EMITTED : mail.EMITTED + cells[mail.ACCEPTED] + 1]
-            self.mailbox.logprobs[index] = [
+            self.mailbox.logprobs[place][index] = [
                 token_logprobs(self._step.logits[index, place], token, entry.num_logprobs)
                 for place, token in enumerate(tokens)
             ]
@@ -216,13 +264,14 @@ class TargetWorker:
         """Rows of the next call: up to the last slot whose text runs."""
         self._num_rows = 1 + max(np.flatnonzero(self._running).tolist(), default=-1)
 
-    def _note_times(self, started: float) -> None:
-        now = perf_counter()
-        figures = self.mailbox.figures.array
-        figures[: mail.NUM_DRAFT_FIGURES] = self.mailbox.draft_figures.array
+    def _note_times(self, place: int, started: float, *, takes: bool) -> None:
+        now, figures = perf_counter(), self._figures
+        if takes:
+            figures[: mail.NUM_DRAFT_FIGURES] = self.mailbox.draft_figures.array
         figures[mail.STARTED_AT] = started
         figures[mail.DECIDED_AT] = now
         figures[mail.VERIFY_S] += now - started
+        self.mailbox.readings[place][1].array[:] = figures
 
 
 def _require_finite(logits: np.ndarray) -> None:

@@ -10,9 +10,11 @@ import pytest
 
 from runtime.device.api import Device, Stream
 from runtime.device.cuda import CudaDevice
+from runtime.device.faulty import Fault, FaultyDevice
 from runtime.device.host import HostDevice
 from runtime.device.seeded import SeededDevice, eager, lazy
 from runtime.device.traced import TracedDevice
+from runtime.device.virtual import VirtualDevice
 from tests.helpers.fake_cuda import EAGER, LAZY, FakeCuda
 
 IMPLEMENTATIONS: dict[str, Callable[[], Device]] = {
@@ -21,7 +23,9 @@ IMPLEMENTATIONS: dict[str, Callable[[], Device]] = {
     "seeded-lazy": partial(SeededDevice, lazy),
     "seeded-eager": partial(SeededDevice, eager),
     "seeded-1": partial(SeededDevice, 1),
+    "virtual": partial(VirtualDevice, check=True),
     "traced": lambda: TracedDevice(HostDevice(), lambda *_: None),
+    "faulty": lambda: FaultyDevice(HostDevice(), [Fault("a", "what nobody launches")]),
     "seeded-2": lambda: SeededDevice(random.Random(2), check=False),
     "cuda-simulated-eager": lambda: CudaDevice(core=FakeCuda(EAGER), pinned=True),
     "cuda-simulated-lazy": lambda: CudaDevice(core=FakeCuda(LAZY), pinned=True, check=True),

@@ -8,12 +8,20 @@ import pytest
 from engines.errors import BackendError, CapacityError
 from engines.manifest import DRAFT, TARGET, Limits
 from runtime.backends.api import CallShape, Session
+from runtime.backends.faulty import FaultySession
 from runtime.backends.toy import ToySession
 from runtime.device.host import HostDevice
 from runtime.kv.layout import SlotLayout, branch_mask
 from runtime.workers.calls import feed_one, fill_trunk
 from runtime.workers.prefill import prefill
-from runtime.workers.probe import probe_invariance
+from runtime.workers.probe import (
+    WITH_PLACE,
+    WITH_ROWS,
+    WITH_TEXTS,
+    Invariance,
+    measure_invariance,
+    probe_invariance,
+)
 from tests.helpers.prescribed import prescribed
 from tests.helpers.tiny_bundle import open_session, tiny_bundle
 from tests.helpers.toy_pair import tables
@@ -21,19 +29,18 @@ from tests.helpers.toy_pair import tables
 WIDTH = 5
 
 
-@pytest.fixture(params=["toy", "prescribed", "onnxruntime-fp32", "onnxruntime-int8"])
+@pytest.fixture(params=["toy", "faulty", "prescribed", "onnxruntime-fp32", "onnxruntime-int8"])
 def make(request):
     """Sessions by role; closed with the device at the end."""
     device = HostDevice()
 
     def session(role: str) -> Session:
-        if request.param == "toy":
+        if request.param in ("toy", "faulty"):
             target, draft, ids = tables(1, draft_vocab=7)
             limits = Limits(max_len=160, max_batch=3, num_draft=4, max_branches=6)
             table = target if role == TARGET else draft
-            return ToySession(
-                role, table, limits, device, vocab_map=None if role == TARGET else ids
-            )
+            toy = ToySession(role, table, limits, device, vocab_map=None if role == TARGET else ids)
+            return toy if request.param == "toy" else FaultySession(toy, fail_at=10**9)
         if request.param == "prescribed":
             return prescribed(role, device)
         precision = request.param.removeprefix("onnxruntime-")
@@ -259,6 +266,33 @@ def test_the_probe_notices_an_engine_that_rounds_single_tokens_differently(make)
     assert probe_invariance(_Faulty(make(TARGET), "single"), WIDTH).min_tokens == 2
 
 
+@pytest.mark.parametrize(
+    ("fault", "least", "varies_with"),
+    [
+        ("none", 1, ()),
+        ("single", 2, ()),
+        ("width", WIDTH, ()),
+        ("middle width", WIDTH, ()),
+        ("batch", 1, (WITH_TEXTS,)),
+        ("last place", 1, (WITH_TEXTS,)),
+        ("full batch", 1, (WITH_TEXTS,)),
+        ("rows", 1, (WITH_ROWS,)),
+        ("place", 1, (WITH_PLACE,)),
+    ],
+)
+def test_how_far_an_engine_is_exact_is_found_out(make, fault, least, varies_with):
+    """On a GPU kernels are chosen by shape; what padding can mend is padded, the rest is told."""
+    found = measure_invariance(_Faulty(make(TARGET), fault), WIDTH, 3)
+    assert found == Invariance(least, varies_with)
+    assert (found.note is None) == (not varies_with)
+    assert all(what in (found.note or "") for what in varies_with)
+
+
+def test_rows_that_depend_on_their_neighbours_are_refused_there_too(make):
+    with pytest.raises(BackendError, match="depend on each other"):
+        measure_invariance(_Faulty(make(TARGET), "neighbours"), WIDTH, 3)
+
+
 class _Faulty:
     """A session whose logits are off by a little where the named fault says so."""
 
@@ -292,5 +326,8 @@ class _FaultyStep:
             "full batch": float(num_slots == 3),
             "last place": np.arange(num_slots)[:, None, None] * float(num_slots > 1),
             "single": float(width == 1),
+            "rows": float(self._step.mask.shape[-1] > 128),
+            "place": np.arange(self._step.logits.shape[1])[None, :, None],
+            "none": 0.0,
         }[self._fault]
         self._step.logits[:] += np.float32(1e-3) * np.asarray(off, np.float32)

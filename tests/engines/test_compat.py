@@ -144,11 +144,25 @@ def test_a_manifest_edited_to_another_version_is_refused(tmp_path: Path) -> None
         require(open_bundle(folder), backend=RTX, builder=BUILDER)
 
 
-def test_a_session_that_cannot_run_tensorrt_says_so(compiled: Bundle) -> None:
-    """The command it gives must be one that builds: fp16 and capabilities are of no use there."""
+def test_another_backend_than_the_compiled_one_gets_a_command_that_builds(
+    compiled: Bundle,
+) -> None:
+    """fp16 and capabilities are of no use there."""
     (reason,) = reasons(compiled, backend="onnxruntime")
-    assert "this version builds TensorRT engines and cannot run them yet" in reason
-    assert "the bundle was built for tensorrt-rtx" in reason
+    assert "the bundle was built for tensorrt-rtx, this session runs onnxruntime" in reason
+    check_command_for_the_cpu(compiled, reason)
+
+
+def test_compiled_engines_do_not_run_on_a_cpu(compiled: Bundle, bundle: Bundle) -> None:
+    (reason,) = reasons(compiled, backend=RTX, on_gpu=False)
+    assert "run on a GPU alone: --device cuda:0" in reason
+    check_command_for_the_cpu(compiled, reason)
+    assert reasons(compiled, backend=RTX, on_gpu=True) == []
+    for on_gpu in (True, False):
+        assert reasons(bundle, backend="onnxruntime", on_gpu=on_gpu) == []
+
+
+def check_command_for_the_cpu(compiled: Bundle, reason: str) -> None:
     words = shlex.split(reason.split("rebuild: ")[1])
     assert words[words.index("--backend") + 1] == "onnxruntime"
     assert words[words.index("--out") + 1] == f"{compiled.path}-onnxruntime"

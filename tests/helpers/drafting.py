@@ -18,6 +18,7 @@ from plugins.verify.sampled import MAX_SCALE
 from tests.helpers.sampling_cases import (
     as_float32,
     float32,
+    random_bans,
     random_edits,
     random_logits,
     random_params,
@@ -64,10 +65,11 @@ def random_batch(rng: np.random.Generator, rule: str) -> Batch:
     ids_map = None
     if rng.random() < 0.5:
         ids_map = rng.permutation(2 * pitch)[:pitch].astype(np.int32)
+    first = int(rng.integers(0, 2**40))
     return Batch(
         logits=logits,
-        samplings=_samplings(rng, rule, num_sequences, vocab_size),
-        positions=rng.integers(0, 2**40, shape),
+        samplings=_samplings(rng, rule, num_sequences, vocab_size, first),
+        positions=first + rng.integers(0, 3, shape),
         num_candidates=int(rng.choice([0, 1, 4, 9, 64])),
         max_support=max_support,
         vocab_size=vocab_size if pitch > vocab_size else None,
@@ -83,7 +85,7 @@ def random_batch(rng: np.random.Generator, rule: str) -> Batch:
 
 
 def _samplings(
-    rng: np.random.Generator, rule: str, num_sequences: int, vocab_size: int
+    rng: np.random.Generator, rule: str, num_sequences: int, vocab_size: int, position: int
 ) -> list[Sampling]:
     truncates, has_edits = rng.random() < 0.6, rng.random() < 0.2
 
@@ -94,9 +96,11 @@ def _samplings(
         if rule == GREEDY or rng.random() < 0.2:
             params = LawParams(0.0, params.top_k, params.top_p, params.min_p)
         seed = int(rng.integers(0, 2**64, dtype=np.uint64))
+        bans = random_bans(rng, vocab_size, position)
         if not has_edits:
-            return Sampling(params, seed)
-        return Sampling(with_penalties(rng, params), seed, edits=random_edits(rng, vocab_size))
+            return Sampling(params, seed, **bans)
+        edits = random_edits(rng, vocab_size)
+        return Sampling(with_penalties(rng, params), seed, edits=edits, **bans)
 
     return [sampling() for _ in range(num_sequences)]
 
@@ -154,7 +158,8 @@ def is_close(
     sampling = batch.samplings[sequence]
     params = sampling.params
     logits = as_float32(batch.logits[sequence, place])[: batch.vocab_size]
-    adjusted_row = adjusted(logits, params, sampling.edits)
+    banned = sampling.banned_at(int(batch.positions[sequence, place]))
+    adjusted_row = adjusted(logits, params, sampling.edits, banned=banned)
     if params.temperature == 0 or not np.isfinite(adjusted_row.max()):
         return False
     if cut_hangs_on_rounding(adjusted_row, params):

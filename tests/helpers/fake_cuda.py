@@ -11,15 +11,17 @@ thread without its GPU) raises `MisuseError` and is also kept in `misuses`: test
 
 from __future__ import annotations
 
+import ctypes
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from tests.helpers.fake_cuda_objects import (
     GREATEST_PRIORITY,
+    FakeBuffer,
     FakeCudaError,
     FakeDevice,
     FakePool,
@@ -82,14 +84,18 @@ class FakeCuda:
         num_gpus: int = 1,
         memory_bytes: int = 2**30,
         num_sms: int = 132,
+        capability: tuple[int, int] = (9, 0),
         has_link: bool = True,
         has_partitions: bool = True,
         with_calls: bool = False,
     ) -> None:
         self.order = order
         self.num_gpus = num_gpus
+        self.memory_bytes = memory_bytes
         self.memory_free = [memory_bytes] * num_gpus
+        self.buffers: list[FakeBuffer] = []
         self.num_sms = num_sms
+        self.capability = capability
         self.has_link = has_link
         self.has_partitions = has_partitions
         self.fault: FakeCudaError | None = None
@@ -137,7 +143,77 @@ class FakeCuda:
         with self.entered("greatest_priority", gpu=self.current):
             return GREATEST_PRIORITY
 
+    def free_memory(self, ordinal: int) -> tuple[int, int]:
+        with self.entered("free_memory", ordinal):
+            self.Device(ordinal).set_current()
+            return self.memory_free[ordinal], self.memory_bytes
+
+    def copy(self, source: int, target: int, num_bytes: int, stream: int) -> None:
+        self.copy_2d(
+            source,
+            target,
+            width=num_bytes,
+            height=1,
+            source_pitch=num_bytes,
+            target_pitch=num_bytes,
+            stream=stream,
+        )
+
+    def copy_2d(
+        self,
+        source: int,
+        target: int,
+        *,
+        width: int,
+        height: int,
+        source_pitch: int,
+        target_pitch: int,
+        stream: int,
+    ) -> None:
+        own = self.stream_of(stream)
+        with self.entered("copy_2d", stream, gpu=own.ordinal):
+            if width > min(source_pitch, target_pitch):
+                raise FakeCudaError("CUDA_ERROR_INVALID_VALUE: a piece is wider than its pitch.")
+            spans = [(height - 1) * pitch + width for pitch in (source_pitch, target_pitch)]
+            if source < target + spans[1] and target < source + spans[0]:
+                self.misuse("a copy between addresses that overlap")
+
+            def run() -> None:
+                for row in range(height):
+                    ctypes.memmove(target + row * target_pitch, source + row * source_pitch, width)
+
+            buffers = (self.buffer_at(source, spans[0]), self.buffer_at(target, spans[1]))
+            own.submit(Op(run, buffers))
+
+    def fill(self, address: int, value: int, num_bytes: int, stream: int) -> None:
+        own = self.stream_of(stream)
+        with self.entered("fill", stream, gpu=own.ordinal):
+            buffer = self.buffer_at(address, num_bytes)
+            own.submit(Op(lambda: ctypes.memset(address, value, num_bytes), (buffer,)))
+
+    def is_capturing(self, stream: int) -> bool:
+        with self.entered("is_capturing", stream):
+            return self.stream_of(stream).builder is not None
+
     # --- for tests ----------------------------------------------------------------------------
+
+    def stream_of(self, handle: int) -> FakeStream:
+        """The open stream that has this handle."""
+        found = next((each for each in self.streams if each.handle == handle), None)
+        if found is None:
+            self.misuse(f"no open stream has the handle {handle:#x}")
+        return found
+
+    def buffer_at(self, address: int, num_bytes: int) -> FakeBuffer:
+        """The live buffer that holds all of these bytes."""
+        for buffer in self.buffers:
+            start = buffer.handle
+            if start <= address and address + num_bytes <= start + buffer.size:
+                return buffer
+        self.misuse(f"{num_bytes} bytes at {address:#x} lie in no buffer")
+
+    def is_capturing_anywhere(self) -> bool:
+        return any(stream.builder is not None for stream in self.streams)
 
     def kernel(self, stream: Any, run: Callable[[], None], *buffers: Any) -> None:
         """Enqueue `run`, as a kernel that touches the raw `buffers`."""
@@ -211,7 +287,7 @@ class FakeCuda:
                 raise self.fault
             yield
 
-    def misuse(self, message: str) -> None:
+    def misuse(self, message: str) -> NoReturn:
         self.misuses.append(message)
         raise MisuseError(message)
 

@@ -42,6 +42,14 @@ class FakeDevice:
     def resources(self) -> FakeResources:
         return FakeResources(self.cuda)
 
+    @property
+    def compute_capability(self) -> tuple[int, int]:
+        return self.cuda.capability
+
+    @property
+    def name(self) -> str:
+        return "Simulated GPU"
+
     def set_current(self) -> None:
         with self.cuda.entered("set_current", self.device_id):
             self.cuda.current = self.device_id
@@ -294,6 +302,7 @@ class FakeBuffer:
         self.is_closed = False
         self._ordinal = ordinal
         pool.cuda.memory_free[ordinal] -= size
+        pool.cuda.buffers.append(self)
 
     @property
     def handle(self) -> int:
@@ -328,5 +337,6 @@ class FakeBuffer:
             if any(self in op.buffers for op in pending):
                 cuda.misuse("memory was freed while the GPU still used it")
             self.is_closed = True
+            cuda.buffers.remove(self)
             self.bytes.fill(_FREED)
             cuda.memory_free[self._ordinal] += self.size

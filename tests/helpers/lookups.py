@@ -34,6 +34,7 @@ def random_sizes(rng: np.random.Generator) -> Sizes:
         draft_vocab=int(rng.integers(1, 12)),
         target_scratch=int(rng.integers(0, 3)),
         draft_scratch=branches * drafts,
+        num_ranks=int(rng.integers(0, 9)),
     )
 
 
@@ -114,13 +115,14 @@ class Batch:
         state.tokens = [0] * (length - 1) + tokens[:1]
         state.kind, state.proposal = Kind(arrays["kind"][row]), tuple(tokens[1 : 1 + num_draft])
         state.trunk = length + num_draft
+        state.candidates = arrays["candidates"][row].tolist()
         outcome = self.outcome(row)
         generation = int(arrays["generation"][row])
         self.mailbox.decide(row, generation, state.kind, state.proposal, *outcome)
         prepared = {
             Outcome(
                 int(arrays["cache_accepted"][row, branch]), int(arrays["cache_bonus"][row, branch])
-            ): Prepared(branch, tuple(arrays["cache_tokens"][row, branch].tolist()))
+            ): Prepared(branch, tuple(arrays["cache_tokens"][:, row, branch].tolist()))
             for branch in range(arrays["cache_branches"][row])
         }
         made_for = SlotRef(row, int(arrays["cache_generation"][row]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -61,7 +62,18 @@ def random_sampling(
     if rng.random() < 0.5 if has_edits is None else has_edits:
         params, edits = with_penalties(rng, params), random_edits(rng, vocab_size)
     seed = int(rng.integers(0, 2**64, dtype=np.uint64))
-    return Sampling(params, seed, int(rng.integers(0, 2**40)), edits)
+    first = int(rng.integers(0, 2**40))
+    return Sampling(params, seed, first, edits, **random_bans(rng, vocab_size, first))
+
+
+def random_bans(rng: np.random.Generator, vocab_size: int, first_position: int) -> dict[str, Any]:
+    """Mostly none; else a few ids, some perhaps unknown, before a place of the block."""
+    if rng.random() < 0.6:
+        return {}
+    num = int(rng.integers(0, min(vocab_size, 5) + 1))
+    ids = rng.choice(vocab_size + 2, num, replace=False).tolist()
+    before = max(0, first_position + int(rng.integers(-1, 5)))
+    return {"banned_ids": tuple(ids), "banned_before": before}
 
 
 def random_logits(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
@@ -154,7 +166,12 @@ def _draft(
     sampling, drafts = block.samplings[sequence], block.drafts[sequence]
     logits = as_float32(block.logits[sequence, place])
     row = adjusted(
-        logits, sampling.params, sampling.edits, drafts[:place].tolist(), block.vocab_size
+        logits,
+        sampling.params,
+        sampling.edits,
+        drafts[:place].tolist(),
+        block.vocab_size,
+        sampling.banned_at(sampling.first_position + place),
     )
     support = min(block.q_ids.shape[-1], block.vocab_size)
     if is_damaged(row):

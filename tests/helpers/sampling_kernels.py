@@ -79,6 +79,9 @@ class Block:
             "rows_each": rows,
             "pitch": pitch,
             "vocab_size": self.vocab_size,
+            "positions": None,
+            "drafts_stride": 0,
+            "position_offset": 0,
             "num_slices": num_slices,
             **law.params_of(self.samplings),
         }
@@ -111,9 +114,15 @@ def find_cuts(kernel: host.HostKernel, block: Block, grid: Grid) -> dict[str, An
 
 
 def judge(
-    kernel: host.HostKernel, entry: str, block: Block, grid: Grid, with_brackets: bool = True
+    kernel: host.HostKernel,
+    entry: str,
+    block: Block,
+    grid: Grid,
+    with_brackets: bool = True,
+    **fields: Any,
 ) -> Outcome:
-    """A rule's verdict on a block. Without brackets no first pass is launched."""
+    """A rule's verdict on a block. Without brackets no first pass is launched; ``fields`` are
+    launched in place of the block's own."""
     batch, rows, _ = block.logits.shape
     values = block.inputs(grid.num_slices)
     values |= memory(law.workspace(block.num_rows, grid.num_slices))
@@ -129,6 +138,7 @@ def judge(
         "accepted": np.full(batch, -9, np.int64),
         "next": np.full(batch, -9, np.int64),
         "status": np.full(batch, -9, np.int32),
+        **fields,
     }
     if with_brackets:
         grid.launch(kernel, f"{verify.BRACKETS}_{block.suffix}", values, block.num_rows)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from engines.manifest import DRAFT, TARGET, Limits
+from runtime.backends.api import Session
 from runtime.backends.toy import ToySession
 from runtime.device.api import Device
 from runtime.request import Request
@@ -17,6 +18,8 @@ from runtime.sampling.params import SamplingParams
 from runtime.sampling.proposal import Nothing
 from runtime.scheduler import OnRound, Scheduler, Stats
 from runtime.spec.fallback import Fallback
+from runtime.spec.length import Lengths
+from runtime.spec.plan import Policy
 from runtime.spec.statistics import OutcomeStatistics
 from runtime.workers.draft import DraftWorker
 from runtime.workers.mailbox import Mailbox
@@ -74,9 +77,14 @@ class ToyPair:
         draft_knows: int | None = None,
         fallback: Fallback = Fallback.ZERO,
         saguaro: float = 1.0,
+        lengths: Lengths | None = None,
+        policy: Policy | None = None,
         on_round: OnRound | None = None,
+        draft_timeout_s: float | None = None,
+        wrap: Callable[[ToySession], Session] = lambda session: session,
     ) -> None:
-        """``draft_knows`` cuts the draft's embedding to so many ids (a padded target has more)."""
+        """``draft_knows`` cuts the draft's embedding to so many ids (a padded target has more).
+        ``wrap`` puts both sessions into others."""
         limits = Limits(max_len, max_batch, num_draft, max(1, num_branches))
         target, draft, ids = tables(
             table_seed, vocab=vocab, agreement=agreement, draft_vocab=draft_vocab
@@ -86,7 +94,9 @@ class ToyPair:
         self.mailbox = Mailbox(device, max_batch, num_draft)
         shared = rule(verify, saguaro=saguaro)
         self.target_session = ToySession(TARGET, target, limits, device)
-        self.target = TargetWorker(self.target_session, shared, self.mailbox, min_tokens=min_tokens)
+        self.target = TargetWorker(
+            wrap(self.target_session), shared, self.mailbox, min_tokens=min_tokens
+        )
         near = target_side(device.create_stream("target"), self.target)
         far = None
         if mode != "ar":
@@ -96,16 +106,26 @@ class ToyPair:
             ids = None if ids is None else ids[kept]
             self.draft_session = ToySession(DRAFT, draft, limits, device, vocab_map=ids)
             self.draft = DraftWorker(
-                self.draft_session,
+                wrap(self.draft_session),
                 shared,
                 self.mailbox,
                 num_draft=num_draft,
                 num_branches=num_branches,
                 statistics=OutcomeStatistics(num_draft, num_branches),
                 fallback=fallback,
+                lengths=lengths,
             )
             far = draft_side(device.create_stream("draft"), self.draft)
-        self.scheduler = Scheduler(device, mode, near, far, max_batch=max_batch, on_round=on_round)
+        self.scheduler = Scheduler(
+            device,
+            mode,
+            near,
+            far,
+            max_batch=max_batch,
+            policy=policy,
+            on_round=on_round,
+            draft_timeout_s=draft_timeout_s,
+        )
 
     def generate(
         self,

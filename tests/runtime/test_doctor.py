@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 
 from runtime import doctor
+from runtime.backends.onnxruntime_gpu_package import LEAST_VERSION
+from runtime.doctor import checkup as checkups
+from runtime.doctor.packages import REQUIREMENTS
 
 ROOT = Path(__file__).parents[2]
 CPUINFO = """\
@@ -68,7 +71,7 @@ def test_a_machine_without_any_of_the_files_is_no_error(
 
 
 def test_cpu_memory_and_quota_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "available_cores", lambda: (0, 1, 2))
+    monkeypatch.setattr(checkups, "available_cores", lambda: (0, 1, 2))
     write(tmp_path, "proc/cpuinfo", CPUINFO)
     write(tmp_path, "proc/meminfo", "MemTotal:   4096 kB\nMemFree: 1 kB\nMemAvailable: 2048 kB\n")
     write(tmp_path, "proc/self/cgroup", "0::/\n")
@@ -98,7 +101,7 @@ def test_an_arm_processor_is_judged_by_its_own_flags(tmp_path: Path) -> None:
 
 
 def test_one_core_is_told_that_ssd_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "available_cores", lambda: (0,))
+    monkeypatch.setattr(checkups, "available_cores", lambda: (0,))
     assert any("falls back to sd" in line for line in doctor.examine().advice)
 
 
@@ -124,20 +127,25 @@ def test_a_gpu_counts_only_with_its_device_node(tmp_path: Path) -> None:
     )
     assert nvidia.peer_access == "needs two GPUs, 1 usable here"
     write(tmp_path, "dev/nvidia0", "")
-    assert doctor.examine(tmp_path).nvidia.peer_access.startswith("not tested")
+    assert doctor.examine(tmp_path).nvidia.peer_access.startswith("asked for when a pair")
 
 
 def test_packages_are_found_old_missing_or_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
     versions = {
         "numpy": "2.4.6",
-        "onnxruntime-gpu": "1.32.0",
+        "onnxruntime-gpu": "1.30.0",
+        "cuda-bindings": "13.4.4",
         "tokenizers": "0.3.9",
         "onnx-ir": "1.1.0rc1",
         "rich": "15.0.0",
     }
     packages = packages_of(monkeypatch, versions, missing_module="onnx_ir")
     assert packages["numpy"].problem is None
-    assert packages["onnxruntime"] == doctor.Package("onnxruntime", "1.32.0", "cpu", None)
+    assert packages["onnxruntime"].problem == "not installed"
+    assert packages["onnxruntime-gpu"] == doctor.Package(
+        "onnxruntime-gpu", "1.30.0", "gpu", "1.30.0 is older than 1.31"
+    )
+    assert packages["cuda-bindings"] == doctor.Package("cuda-bindings", "13.4.4", "cuda", None)
     assert packages["tokenizers"].problem == "0.3.9 is older than 0.22"
     assert packages["onnx-ir"].problem == "damaged: its files are missing"
     assert packages["gguf"].problem == "not installed"
@@ -152,27 +160,66 @@ def test_building_and_running_are_judged_apart(monkeypatch: pytest.MonkeyPatch) 
     assert "onnx: not installed" in backend.why_not
 
 
-def test_tensorrt_backends_are_built_and_not_yet_run(
+EXPORT = {"onnx": "1.23.0", "onnx-ir": "1.1", "gguf": "0.19", "safetensors": "0.8"}
+DRIVING = {"tokenizers": "0.23", "cuda-core": "1.2.2", "cuda-bindings": "13.4.4"}
+
+
+def with_gpu(root: Path) -> None:
+    gpu = "Model: \t NVIDIA L40\nBus Location: \t 0\nDevice Minor: 0\n"
+    write(root, "proc/driver/nvidia/gpus/0/information", gpu)
+    write(root, "dev/nvidia0", "")
+
+
+def backends_of(root: Path) -> dict[str, doctor.Backend]:
+    return {backend.name: backend for backend in doctor.examine(root).backends}
+
+
+def test_tensorrt_backends_need_a_gpu_to_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """RTX compiles without a GPU; standard TensorRT must not promise to."""
-    export = {"onnx": "1.23.0", "onnx-ir": "1.1", "gguf": "0.19", "safetensors": "0.8"}
-    both = {"tokenizers": "0.23", "tensorrt-rtx-cu13": "1.7.1.116", "tensorrt": "11.4.0.106"}
-    packages_of(monkeypatch, export | both)
-    [_, rtx, standard] = doctor.examine(tmp_path).backends
-    assert (rtx.can_build, rtx.can_run, rtx.why_not) == (True, False, (doctor.CANNOT_RUN,))
+    both = {"tensorrt-rtx-cu13": "1.7.1.116", "tensorrt": "11.4.0.106"}
+    packages_of(monkeypatch, EXPORT | DRIVING | both)
+    found = backends_of(tmp_path)
+    rtx, standard = found["tensorrt-rtx"], found["tensorrt"]
+    assert (rtx.can_build, rtx.can_run, rtx.why_not) == (True, False, ("no GPU is usable here",))
     assert (standard.can_build, standard.can_run) == (False, False)
     assert "none is usable here" in standard.why_not[0]
-    gpu = "Model: \t NVIDIA L40\nBus Location: \t 0\nDevice Minor: 0\n"
-    write(tmp_path, "proc/driver/nvidia/gpus/0/information", gpu)
-    write(tmp_path, "dev/nvidia0", "")
-    assert doctor.examine(tmp_path).backends[2].can_build
-    packages_of(monkeypatch, export)
-    [_, rtx, standard] = doctor.examine(tmp_path).backends
-    assert not rtx.can_build
-    assert not standard.can_build
-    assert "pip install 'ssd-trt[rtx]'" in rtx.install
-    assert "pip install 'ssd-trt[tensorrt]'" in standard.install
+    with_gpu(tmp_path)
+    found = backends_of(tmp_path)
+    for name in ("tensorrt-rtx", "tensorrt"):
+        assert (found[name].can_build, found[name].can_run, found[name].why_not) == (True, True, ())
+    packages_of(monkeypatch, EXPORT)
+    found = backends_of(tmp_path)
+    assert not found["tensorrt-rtx"].can_build
+    assert not found["tensorrt"].can_run
+    assert "pip install 'ssd-trt[rtx]'" in found["tensorrt-rtx"].install
+    assert "pip install 'ssd-trt[cuda]'" in found["tensorrt-rtx"].install
+    assert "pip install 'ssd-trt[tensorrt]'" in found["tensorrt"].install
+
+
+def test_onnxruntime_for_gpus_serves_the_cpu_too_but_not_beside_the_other_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_gpu(tmp_path)
+    packages_of(monkeypatch, EXPORT | DRIVING | {"onnxruntime-gpu": "1.31.0"})
+    found = backends_of(tmp_path)
+    assert found["onnxruntime"].can_run
+    assert found["onnxruntime on CUDA"].can_run
+    assert found["onnxruntime on CUDA"].why_not == ()
+    packages_of(
+        monkeypatch, EXPORT | DRIVING | {"onnxruntime-gpu": "1.31.0", "onnxruntime": "1.32.0"}
+    )
+    cuda = backends_of(tmp_path)["onnxruntime on CUDA"]
+    assert not cuda.can_run
+    assert cuda.why_not == (
+        "onnxruntime is installed beside onnxruntime-gpu; keep the latter alone",
+    )
+    assert any("overwrite each other" in line for line in doctor.examine(tmp_path).advice)
+    packages_of(monkeypatch, EXPORT | DRIVING | {"onnxruntime": "1.32.0"})
+    cuda = backends_of(tmp_path)["onnxruntime on CUDA"]
+    assert (cuda.can_build, cuda.can_run) == (True, False)
+    assert cuda.install == ("pip install 'ssd-trt[gpu]'",)
 
 
 def test_the_oldest_releases_are_those_of_pyproject() -> None:
@@ -181,10 +228,11 @@ def test_the_oldest_releases_are_those_of_pyproject() -> None:
     declared: dict[str, str] = {}
     extras = project["optional-dependencies"].values()
     for wanted in chain(project["dependencies"], *extras):
-        match = re.fullmatch(r"([\w-]+)(?:>=|==)([\d.]+)", wanted)
+        match = re.fullmatch(r"([\w-]+)(?:\[[\w,]+\])?(?:>=|==)([\d.]+)(?:,<\d+)?", wanted)
         if match:
             declared[match[1]] = match[2]
-    for requirement in doctor.REQUIREMENTS:
+    declared.setdefault("onnxruntime-gpu", ".".join(map(str, LEAST_VERSION)))
+    for requirement in REQUIREMENTS:
         if requirement.least is not None:
             bound = [int(part) for part in declared[requirement.name].split(".")] + [0]
             assert list(requirement.least) == bound[:2], requirement.name

@@ -113,8 +113,8 @@ def test_only_tokens_up_to_the_end_count_as_emitted(llm: LLM, plain) -> None:
 @pytest.mark.parametrize("ending", ["stop token", "budget", "stop string"])
 @pytest.mark.parametrize("way", WAYS, ids="-".join)
 def test_nothing_is_drafted_after_the_end(way: tuple[str, str], ending: str, plain) -> None:
-    """E12. An ssd round prepares the next one while it is verified, and no later; closing drops
-    the last preparation where it had not begun."""
+    """E12. One round is queued before the end is known, and no more; the workers find nothing to do
+    in it but for a stop string, which only the host sees. Closing drops what had not begun."""
     mode, fallback = way
     bundle = tiny_bundle(tied=False)
     with LLM.open(bundle.path, mode=mode, fallback=fallback, trace=True) as llm:
@@ -126,10 +126,13 @@ def test_nothing_is_drafted_after_the_end(way: tuple[str, str], ending: str, pla
         stats = llm.generate(PROMPT, SAMPLED, **options[ending]).stats
     assert llm.timeline is not None
     labels = [span.label for span in llm.timeline.spans]
-    assert labels.count("verify") == stats.num_rounds > 1
-    assert labels.count("draft") == (stats.num_rounds if mode == "sd" else 0)
-    assert stats.num_rounds - labels.count("prepare") in (
-        (0, 1) if mode == "ssd" else (stats.num_rounds,)
+    assert stats.num_rounds > 1
+    assert labels.count("verify") - stats.num_rounds in (0, 1)
+    assert labels.count("draft") - stats.num_rounds in (
+        (0, 1) if mode == "sd" else (-stats.num_rounds,)
+    )
+    assert labels.count("prepare") - stats.num_rounds in (
+        (-1, 0, 1) if mode == "ssd" else (-stats.num_rounds,)
     )
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from engines.errors import BackendError, CapacityError, DeviceError, UsageError
-from runtime import loader
 from runtime.device.host import HostDevice
 from runtime.loader import LoadedPair
+from runtime.loading import host, probing
 from runtime.memo import Memo
 from runtime.placement import Placement
 from runtime.request import Request
@@ -107,7 +107,7 @@ def probes(monkeypatch) -> list[int]:
         asked.append(num_tokens)
         return Invariance(min_tokens=2)
 
-    monkeypatch.setattr(loader, "probe_invariance", probe)
+    monkeypatch.setattr(probing, "probe_invariance", probe)
     return asked
 
 
@@ -125,7 +125,7 @@ def test_another_engine_or_thread_count_is_probed_anew(
 ) -> None:
     load(memo=Memo(tmp_path)).close()
     if change == "engine":
-        monkeypatch.setattr(loader, "runtime_identity", lambda: "another version")
+        monkeypatch.setattr(host, "runtime_identity", lambda: "another version")
         load(memo=Memo(tmp_path)).close()
     else:
         placement = Placement("ar", (0, 0), ())
@@ -153,7 +153,7 @@ def test_a_refusal_is_not_remembered_and_leaves_no_threads(tmp_path: Path, monke
     def refuse(_session, _num_tokens: int, _num_slots: int) -> Invariance:
         raise BackendError("rows depend on each other")
 
-    monkeypatch.setattr(loader, "probe_invariance", refuse)
+    monkeypatch.setattr(probing, "probe_invariance", refuse)
     for _ in range(2):
         with pytest.raises(BackendError, match="depend on each other"):
             load(memo=Memo(tmp_path))

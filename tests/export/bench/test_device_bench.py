@@ -15,8 +15,8 @@ from export.bench.calls import timed_calls
 from export.bench.device import DeviceEngine
 from export.bench.measure import BenchOptions, bench
 from export.check.runners import OpenPlan
-from export.tensorrt.messages import Messages
 from export.tensorrt.vendor import Vendor
+from plugins.vendor_log import Messages
 from tests.export.bench.manifests import manifest_for
 from tests.helpers.compiled_bundle import compiled_bundle
 

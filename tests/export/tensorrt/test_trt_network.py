@@ -12,9 +12,9 @@ from engines.profiles import ShapeProfile, Span
 from engines.tensors import DType
 from export.tensorrt.compile import compile_engine
 from export.tensorrt.graph_file import read_graph
-from export.tensorrt.messages import logger_for
 from export.tensorrt.network import parse
 from export.tensorrt.vendor import Vendor, load
+from plugins.vendor_log import logger_for
 from tests.export.tensorrt.fake_compiler import FakeCompiler, parser_error
 from tests.export.tensorrt.graphs import ATTENTION, DROPPED_OPERAND, PLUGIN, UNSUPPORTED, write
 

@@ -60,6 +60,15 @@ def test_shared_memory_starts_as_garbage_in_every_block(faulty) -> None:
     assert launch_faulty(faulty, "faulty_unwritten") == value
 
 
+@pytest.mark.usefixtures("own_cache")
+def test_an_array_may_be_given_by_its_address(source: Path) -> None:
+    """As a launch on a GPU gives it, so that one caller serves both."""
+    out = np.zeros(1, np.int32)
+    kernel = host.load(source, SMALL_ARGS)
+    kernel.launch("small", {"out": out.ctypes.data, "value": 7}, num_blocks=1, num_threads=1)
+    assert out[0] == 7
+
+
 def test_an_unknown_entry_is_refused(faulty) -> None:
     with pytest.raises(UsageError, match="no entry faulty_typo"):
         launch_faulty(faulty, "faulty_typo")

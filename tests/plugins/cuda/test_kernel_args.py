@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from engines.errors import UsageError
-from plugins.cuda.args import Args, Array, Number, addresses
+from plugins.cuda.args import Args, Array, Number, Values, addresses
 
 ARGS = Args(
     Array("values", ("float32", "float16")),
@@ -38,6 +38,32 @@ def test_an_address_and_nothing_are_pointers_too() -> None:
     packed = ARGS.pack({**GOOD, "values": 4096, "out": None})
     assert packed.values == 4096
     assert packed.out is None
+
+
+BY_VALUE = Args(Values("bytes", "uint8", 3), Number("count"), Values("offsets", "int64", 2))
+
+
+def test_an_array_may_lie_in_the_struct() -> None:
+    """Copied when a launch is queued, and zero behind what was given."""
+    given = {"bytes": np.array([7], np.uint8), "count": 1, "offsets": np.array([-5, 2**40])}
+    packed = BY_VALUE.pack(given)
+    given["bytes"][0] = 9
+    assert list(packed.bytes) == [7, 0, 0]
+    assert list(packed.offsets) == [-5, 2**40]
+    assert ctypes.sizeof(packed) == 24  # 3 + 1 unused, 4, 2 * 8
+    assert BY_VALUE.by_value == {"bytes", "offsets"}
+
+
+@pytest.mark.parametrize("value", [np.zeros(4, np.uint8), np.zeros(1), np.zeros((1, 1), np.uint8)])
+def test_more_or_other_values_than_there_is_room_for_are_refused(value: np.ndarray) -> None:
+    with pytest.raises(UsageError, match=r"bytes must be uint8 \[up to 3\], found"):
+        BY_VALUE.pack({"bytes": value, "count": 1, "offsets": np.zeros(2, np.int64)})
+
+
+def test_blank_fields_pack_as_nothing() -> None:
+    packed = ARGS.pack(ARGS.blank())
+    assert (packed.values, packed.out, packed.count, packed.scale) == (None, None, 0, 0)
+    assert bytes(BY_VALUE.pack(BY_VALUE.blank())) == bytes(24)
 
 
 def read_only() -> np.ndarray:

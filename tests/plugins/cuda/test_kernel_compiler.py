@@ -104,7 +104,12 @@ def test_every_cuda_core_name_that_is_used_exists() -> None:
 def test_every_driver_function_that_is_used_exists() -> None:
     from cuda.bindings import driver, nvrtc
 
-    for name in ("cuModuleLoadData", "cuModuleGetFunction", "cuLaunchKernel", "CUstream"):
+    for name in (
+        "cuLibraryLoadData",
+        "cuLibraryGetKernel",
+        "cuKernelGetFunction",
+        "cuLaunchKernel",
+    ):
         assert callable(getattr(driver, name))
     assert driver.CUresult.CUDA_SUCCESS.name == "CUDA_SUCCESS"
     assert "kernelParams" in (driver.cuLaunchKernel.__doc__ or "")
@@ -146,7 +151,7 @@ class FakeNvrtc:
     """A compiler that counts its builds."""
 
     builds = 0
-    version = "fake 1"
+    name, version = "nvrtc", "fake 1"
 
     def build(self, source: Path, arch: str, is_draft: bool) -> tuple[bytes, str]:
         FakeNvrtc.builds += 1
@@ -227,15 +232,23 @@ def test_without_cuda_core_the_extra_is_named(
         return real_import(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", refuse)
+    monkeypatch.setenv("PATH", "")
     with pytest.raises(MissingDependencyError, match=r"ssd-trt\[cuda\]"):
         compile_kernel(small, "9.0")
 
 
 @pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize("asked", [NVCC, None])
 def test_nvcc_is_an_alternative(
-    small: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small: Kernel, asked: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stand-in for nvcc: what is asked of it, and that its report is read."""
+    """A stand-in for nvcc: what is asked of it, and that its report is read. Asked for, or taken
+    where the library is not installed."""
+
+    def no_library() -> None:
+        raise MissingDependencyError("nvidia-cuda-nvrtc", "cuda", "compiling a kernel")
+
+    monkeypatch.setattr(compiler, "Nvrtc", no_library)
     script = tmp_path / "nvcc"
     script.write_text(
         '#!/bin/sh\n[ "$1" = --version ] && echo one && exit\n'
@@ -246,7 +259,7 @@ def test_nvcc_is_an_alternative(
     monkeypatch.setattr(
         compiler, "shutil", SimpleNamespace(which=lambda name: str(script) if name else None)
     )
-    image = compile_kernel(small, "9.0", compiler=NVCC)
+    image = compile_kernel(small, "9.0", compiler=asked)
     assert image.cubin == b"cubin"
     assert image.entries[0].registers == 8
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from engines.errors import DeviceError, UsageError
-from plugins.cuda.args import Args, Array, Number
+from plugins.cuda.args import Args, Array, Number, Values
 from plugins.cuda.compiler import KernelImage
 from plugins.cuda.device import DeviceKernel
 from plugins.cuda.report import EntryReport
@@ -32,6 +32,8 @@ class FakeDriver:
     def __init__(self, failing: str = "") -> None:
         self.failing = failing
         self.launches: list[tuple[Any, ...]] = []
+        self.kernels: dict[int, bytes] = {}
+        self.loaded: list[int] = []
 
     def _status(self, name: str) -> Result:
         failed = name == self.failing
@@ -40,11 +42,20 @@ class FakeDriver:
     def CUstream(self, handle: int) -> tuple[str, int]:  # noqa: N802
         return "stream", handle
 
-    def cuModuleLoadData(self, image: bytes) -> tuple[Any, ...]:  # noqa: N802
-        return self._status("cuModuleLoadData"), ("module", image)
+    def CUfunction(self, handle: int) -> tuple[str, bytes]:  # noqa: N802
+        return "function", self.kernels[handle]
 
-    def cuModuleGetFunction(self, module: Any, name: bytes) -> tuple[Any, ...]:  # noqa: N802
-        return self._status("cuModuleGetFunction"), (*module, name)
+    def cuLibraryLoadData(self, image: bytes, *options: Any) -> tuple[Any, ...]:  # noqa: N802
+        assert options == (None, None, 0, None, None, 0)
+        return self._status("cuLibraryLoadData"), image
+
+    def cuLibraryGetKernel(self, library: bytes, name: bytes) -> tuple[Any, ...]:  # noqa: N802
+        self.kernels[len(self.kernels)] = library + b" " + name
+        return self._status("cuLibraryGetKernel"), len(self.kernels) - 1
+
+    def cuKernelGetFunction(self, kernel: int) -> tuple[Any, ...]:  # noqa: N802
+        self.loaded.append(kernel)
+        return self._status("cuKernelGetFunction"), kernel
 
     def cuLaunchKernel(self, *arguments: Any) -> tuple[Any, ...]:  # noqa: N802
         *given, parameters, extra = arguments
@@ -59,11 +70,49 @@ def test_a_launch_hands_the_struct_by_value() -> None:
     driver = FakeDriver()
     kernel = DeviceKernel(IMAGE, ARGS, driver)
     kernel.launch("ssd_scale", {"out": 4096, "count": 7}, num_blocks=3, num_threads=64, stream=99)
-    function = "module", b"cubin", b"ssd_scale"
+    function = "function", b"cubin ssd_scale"
     assert driver.launches == [(function, 3, 1, 1, 64, 1, 1, 0, ("stream", 99), 4096, 7, 0)]
 
 
-@pytest.mark.parametrize("failing", ["cuModuleLoadData", "cuModuleGetFunction"])
+def test_a_launch_like_the_one_before_packs_nothing_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dozens of launches a round, whose struct takes ten times as long as the rest of the call."""
+    driver, packed = FakeDriver(), []
+    pack = ARGS.pack
+    monkeypatch.setattr(ARGS, "pack", lambda values: packed.append(dict(values)) or pack(values))
+    kernel = DeviceKernel(IMAGE, ARGS, driver)
+    for count in (7, 7, 8, 7):
+        values = {"count": count, "out": 4096}
+        kernel.launch("ssd_scale", values, num_blocks=1, num_threads=32, stream=0)
+    assert [each[-2] for each in driver.launches] == [7, 7, 8, 7]
+    assert packed == [{"count": 7, "out": 4096}, {"count": 8, "out": 4096}]
+
+
+def test_ever_new_numbers_do_not_fill_the_memory() -> None:
+    kernel = DeviceKernel(IMAGE, ARGS, FakeDriver())
+    for count in range(3000):
+        values = {"out": None, "count": count}
+        kernel.launch("ssd_scale", values, num_blocks=1, num_threads=32, stream=0)
+    assert len(kernel._kept) <= 1024
+
+
+@pytest.mark.parametrize("values", [{"out": None}, {"out": None, "count": 1, "typo": 2}])
+def test_fields_too_few_or_too_many_are_refused_each_time(values: dict[str, Any]) -> None:
+    kernel = DeviceKernel(IMAGE, ARGS, FakeDriver())
+    kernel.launch("ssd_scale", {"out": None, "count": 1}, num_blocks=1, num_threads=32, stream=0)
+    with pytest.raises(UsageError, match="missing or unknown"):
+        kernel.launch("ssd_scale", values, num_blocks=1, num_threads=32, stream=0)
+
+
+def test_every_entry_is_in_the_context_before_the_first_launch() -> None:
+    """The driver loads lazily; in a capture that fails."""
+    driver = FakeDriver()
+    DeviceKernel(IMAGE, ARGS, driver)
+    assert driver.loaded == [0]
+
+
+@pytest.mark.parametrize(
+    "failing", ["cuLibraryLoadData", "cuLibraryGetKernel", "cuKernelGetFunction"]
+)
 def test_an_image_that_the_driver_refuses(failing: str) -> None:
     with pytest.raises(DeviceError, match=f"{failing} of scale failed: CUDA_ERROR_OUT_OF_MEMORY"):
         DeviceKernel(IMAGE, ARGS, FakeDriver(failing))
@@ -94,6 +143,15 @@ def test_a_launch_that_cannot_be(entry: str, num_threads: int, reason: str) -> N
             entry, {"out": None, "count": 7}, num_blocks=1, num_threads=num_threads, stream=0
         )
     assert driver.launches == []
+
+
+def test_values_of_this_machine_travel_inside_the_launch() -> None:
+    """Its caller may forget them at once: nothing is staged, nothing waited for."""
+    driver = FakeDriver()
+    kernel = DeviceKernel(IMAGE, Args(*ARGS.fields, Values("bytes", "uint8", 4)), driver)
+    values = {"out": 4096, "count": 7, "bytes": np.array([1, 2], np.uint8)}
+    kernel.launch("ssd_scale", values, num_blocks=1, num_threads=32, stream=0)
+    assert len(driver.launches) == 1
 
 
 def test_an_array_of_this_machine_is_refused() -> None:

@@ -20,6 +20,7 @@ from plugins.cuda.args import Args
 from plugins.cuda.compiler import KernelImage
 from plugins.cuda.host import HostKernel
 from plugins.cuda.kernel import Case
+from plugins.cuda.trials import DeviceCase, check
 from plugins.kv_commit import kernel as kv_commit
 from tests.helpers import probe_kernel
 
@@ -65,13 +66,23 @@ class OnHost:
 
     def launch(self, entry, values, *, num_blocks, num_threads, stream) -> None:
         assert stream == FakeGpu.stream
-        assert all(isinstance(each, int | float | None) for each in values.values())
+        in_host_memory = {n for n, each in values.items() if isinstance(each, np.ndarray)}
+        assert in_host_memory <= self._kernel.args.by_value
         self._kernel.launch(entry, values, num_blocks=num_blocks, num_threads=num_threads)
 
 
 @pytest.fixture(scope="module")
 def probe(load_host) -> OnHost:
     return OnHost(load_host(probe_kernel.SOURCE, probe_kernel.ARGS))
+
+
+def test_values_inside_a_launch_stay_this_machines(load_host) -> None:
+    """`plugins.put` carries bytes in its struct; uploaded, they would be an address."""
+    kernel = registry.kernel("put")
+    loaded = OnHost(load_host(kernel.source, kernel.args))
+    [first, *_] = kernel.trials
+    case, gpu = first.make(np.random.default_rng(0)), FakeGpu()
+    assert check(gpu, first, loaded, DeviceCase(gpu, case, kernel.args)) == []
 
 
 @pytest.mark.parametrize("trial", probe_kernel.KERNEL.trials, ids=lambda each: each.label)

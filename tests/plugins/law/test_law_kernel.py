@@ -77,12 +77,14 @@ def test_random_rows_are_cut_where_sorting_cuts_them(compiled):
             if place > block.num_draft[sequence]:
                 continue
             params = samplings[sequence].params
+            sampling = samplings[sequence]
             row = adjusted(
                 as_float32(block.logits[sequence, place]),
                 params,
-                samplings[sequence].edits,
+                sampling.edits,
                 block.drafts[sequence, :place].tolist(),
                 vocab_size,
+                sampling.banned_at(sampling.first_position + place),
             )
             cut = found["cuts"][sequence * rows + place]
             if is_damaged(row) or not params.truncates:
@@ -246,6 +248,15 @@ def test_parameters_without_edits_promise_that_there_are_none():
         "edit_bias",
         "edit_generated",
         "edit_in_prompt",
+        "ban_before",
+        "ban_ids",
     }
     penalised = kernel.params_of([Sampling(), Sampling(LawParams(presence=0.5))])
     assert penalised["edit_offsets"].tolist() == [0, 0, 0]
+
+
+def test_bans_of_unequal_lists_are_padded():
+    fields = kernel.params_of([Sampling(banned_ids=(7, 3), banned_before=5), Sampling()])
+    assert fields["ban_ids"].tolist() == [[7, 3], [-1, -1]]
+    assert fields["ban_before"].tolist() == [5, 0]
+    assert fields["num_bans"] == 2

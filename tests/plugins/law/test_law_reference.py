@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugins.law.reference import Edits, LawParams, adjusted, is_damaged, law, survivors
+from plugins.law.reference import (
+    Edits,
+    LawParams,
+    Sampling,
+    adjusted,
+    is_damaged,
+    law,
+    survivors,
+)
 from runtime.sampling import logits as runtime
 from runtime.sampling.params import SamplingParams
 from tests.helpers.sampling_cases import as_float32, float32, random_logits, random_params
@@ -73,6 +81,20 @@ def test_the_padded_tail_is_masked_whatever_stands_there():
 def test_a_bias_of_minus_infinity_forbids():
     row = adjusted(np.array([9, 1], np.float32), LawParams(), edits([0], [-INF]))
     assert law(row, LawParams()).tolist() == [0, 1]
+
+
+def test_a_ban_holds_before_its_position_and_beats_every_bias():
+    """Ids outside the vocabulary, as a padded target may name them, do not count."""
+    sampling = Sampling(
+        edits=edits([1], [5.0]), first_position=7, banned_ids=(1, 3, -1), banned_before=8
+    )
+    row = np.array([1, 2, 3], np.float32)
+    before, after = (
+        adjusted(row, sampling.params, sampling.edits, banned=sampling.banned_at(position))
+        for position in (7, 8)
+    )
+    assert before.tolist() == [1, -INF, 3]
+    assert after.tolist() == [1, 7, 3]
 
 
 @pytest.mark.parametrize("damage", [[np.nan, 0], [INF, 0], [-INF, -INF]])

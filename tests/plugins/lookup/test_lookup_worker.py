@@ -19,6 +19,8 @@ from runtime.workers.draft_row import RowState
 from runtime.workers.mailbox import EMITTED, PROPOSED, Kind
 from tests.helpers.lookups import Arrays, Batch, random_sizes
 
+FRESHNESS = "generation", "round"
+
 
 def pad(tokens: list[int], sizes: Sizes) -> list[int]:
     return tokens + [0] * (sizes.num_draft + 1 - len(tokens))
@@ -39,7 +41,7 @@ def expected_by(batch: Batch) -> list[dict[str, Any]]:
         proposal = row.proposal if is_active else ()
         found.append(
             {
-                "outcome": outcomes[index],
+                "outcome": [*outcomes[index], *learnt_by(batch, index)],
                 "round": worker.round,
                 "active": is_active,
                 "length": start + 1,
@@ -63,6 +65,21 @@ def expected_by(batch: Batch) -> list[dict[str, Any]]:
             each["root_positions"] = root.positions[index].tolist()
             each["root_write_at"] = root.write_at[index]
     return found
+
+
+def learnt_by(batch: Batch, index: int) -> list[int]:
+    """What the worker tells its statistics of a row, as the end of a message has it."""
+    row, before = batch.worker.rows[index], batch.arrays
+    if row is None or row.seen is None:
+        return [-1, -1, 0]
+    _, _, outcome, hit = row.seen
+    is_fresh = all(before[f"cache_{each}"][index] == before[each][index] for each in FRESHNESS)
+    found = row.candidates[outcome.accepted]
+    return [
+        int(hit) if is_fresh and before["cache_branches"][index] else -1,
+        found.index(outcome.bonus) if outcome.bonus in found else -1,
+        before["status"][index],
+    ]
 
 
 def check_messages(batch: Batch, before: Arrays, after: Arrays, row: int) -> None:

@@ -23,6 +23,7 @@ from tests.helpers.drafting import (
     Grid,
     differences,
     launch,
+    launch_entry,
     random_batch,
     random_grid,
 )
@@ -258,3 +259,16 @@ def test_the_bytes_are_those_of_the_arrays() -> None:
     arrays += [values[name] for name in OUTPUTS]
     found = args.num_bytes(6, 40, num_candidates=4, max_support=8, is_reduced=True)
     assert found == sum(each.nbytes for each in arrays)
+
+
+def test_positions_may_be_those_of_the_tokens_fed(compiled) -> None:
+    """A step's own input: the token that it drafts is one further on."""
+    rng = np.random.default_rng(7)
+    for _ in range(30):
+        batch = random_batch(rng, COUPLED)
+        values = args.values(batch, 1)
+        values |= {"positions": batch.positions - 1, "position_offset": 1}
+        entries = [args.BRACKETS, args.SAMPLE] if batch.truncates else [args.SAMPLE]
+        for entry in entries:
+            launch_entry(compiled, f"{entry}_{batch.suffix}", values, batch.num_rows, Grid())
+        assert differences(batch, {name: values[name] for name in OUTPUTS}) == []

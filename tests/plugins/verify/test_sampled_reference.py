@@ -23,7 +23,8 @@ def verdicts(outcome: Outcome) -> list[tuple[int, int, int]]:
 
 
 def runtime_verdict(rule: str, block: DraftedBlock, sequence: int) -> tuple[int, int, int] | None:
-    """The verdict of runtime.sampling on adjusted rows; None where it refuses the proposal."""
+    """The verdict of runtime.sampling, which knows bans but no penalties, on adjusted rows; None
+    where it refuses the proposal."""
     sampling, count = block.samplings[sequence], int(block.num_draft[sequence])
     drafts = block.drafts[sequence, :count].tolist()
     rows = np.array(
@@ -39,7 +40,11 @@ def runtime_verdict(rule: str, block: DraftedBlock, sequence: int) -> tuple[int,
         ]
     )
     given = sampling.params
-    params = SamplingParams(given.temperature, given.top_k, given.top_p, sampling.seed, given.min_p)
+    params = SamplingParams(
+        *(given.temperature, given.top_k, given.top_p, sampling.seed, given.min_p),
+        banned_ids=sampling.banned_ids,
+        banned_before=sampling.banned_before,
+    )
     first = sampling.first_position
     try:
         if rule == "coupled":

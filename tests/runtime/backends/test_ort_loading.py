@@ -14,7 +14,8 @@ import pytest
 from engines.errors import BackendError, BundleCorruptError
 from engines.manifest import EngineManifest
 from engines.tensors import DType, TensorSpec
-from runtime.backends.onnxruntime import OrtSession, load_vocab_map
+from runtime.backends.onnxruntime import OrtSession
+from runtime.backends.vocab_map import load_vocab_map
 from runtime.device.host import HostDevice
 from tests.helpers.tiny_bundle import tiny_bundle
 

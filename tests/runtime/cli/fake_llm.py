@@ -74,6 +74,8 @@ class FakeBundle:
     has_chat_template: bool = True
     ran: dict[str, str] = field(default_factory=dict)
     note: str | None = None
+    rounds: dict[str, int] = field(default_factory=dict)
+    """Of each answer, its rounds by mode."""
     wrong: dict[tuple[str, str], str] = field(default_factory=dict)
     """(mode, prompt) -> an answer that differs."""
     events: list[str] = field(default_factory=list)
@@ -158,6 +160,7 @@ class FakeLlm:
                 num_emitted=12 * speed,
                 num_hits=9 if self.mode == "ssd" else None,
                 decode_s=len(text) / (10 * speed),
+                rounds_by_mode=self.bundle.rounds,
             ),
             logprobs=None if logprobs is None else tuple(entry(logprobs) for _ in text),
         )

@@ -9,19 +9,20 @@ import pytest
 
 from runtime.cli.entry import main
 from runtime.device.cores import available_cores
+from runtime.spec.outcome_log import read_log
 from tests.helpers.tiny_bundle import tiny_bundle
 
 HEADER = {"kind", "command", "machine", "other_cores", "versions", "figures", "formulas"}
 two_cores = pytest.mark.skipif(len(available_cores()) < 2, reason="ssd needs two cores")
 
 
-def report(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict:
+def report(capsys: pytest.CaptureFixture[str], *arguments: str, kind: str | None = None) -> dict:
     assert main(["bench", *arguments, "--json"]) == 0
     out, _ = capsys.readouterr()
     assert out.count("\n") == 1
     record = json.loads(out)
     assert set(record) == HEADER
-    assert record["kind"] == arguments[0]
+    assert record["kind"] == (kind or arguments[0])
     assert record["command"].startswith(f"python -m runtime bench {arguments[0]}")
     assert record["machine"]["cores"] >= 1
     assert record["versions"]["numpy"]
@@ -96,10 +97,150 @@ def test_overlap_on_a_tiny_bundle(capsys: pytest.CaptureFixture[str], tmp_path: 
     assert "drafting hidden: " in capsys.readouterr().out
 
 
+PROFILE = {
+    "format": "ssd-replay",
+    "version": 1,
+    "about": "a quick pair",
+    "laws": {"even": {"hit": {"accept": [0.8], "exponent": 1.9}}},
+    "runs": [
+        {
+            "name": "one row",
+            "law": "even",
+            "batch": 1,
+            "target_ms": 10,
+            "draft_ms": 1,
+            "num_draft": 3,
+            "num_branches": 6,
+            "published": {"ar": 100, "ssd": 200},
+            "goal": 10_000,
+        }
+    ],
+}
+
+
+def test_replay_of_a_profile(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "quick.json"
+    path.write_text(json.dumps(PROFILE))
+    options = ("--replay", str(path), "--rounds", "256")
+    figures = report(capsys, *options, kind="replay")["figures"]
+    (run,) = figures["runs"]
+    assert (figures["clock"], figures["limit"], run["goal"]) == ("virtual", 0.03, 10_000)
+    assert run["is_met"] is False
+    settings = run["settings"]
+    named = [(each["role"], each["mode"], each["fallback"]) for each in settings]
+    assert named[:4] == [
+        ("published", "ar", None),
+        ("published", "sd", None),
+        ("published", "ssd", "zero"),
+        ("published", "ssd", "jit"),
+    ]
+    assert [each["published"] for each in settings] == [100, None, None, 200, None]
+    assert settings[0]["measured"]["tokens_s"] == pytest.approx(100)
+    assert all(each["num_rounds"] == 256 for each in settings)
+    assert main(["bench", *options]) == 0
+    out, err = capsys.readouterr()
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert any(line.startswith("ssd K=3 W=6 jit ") for line in lines)
+    assert any(line.startswith("best: ssd ") for line in lines)
+    assert "goal: 10000 tokens/s with the best setting: MISSED" in lines
+    assert any(line.startswith("predicted = ") for line in lines)
+    assert "one row: " in err
+
+
+@two_cores
+def test_outcomes_are_logged_and_replayed(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The whole way of a user's own texts: bundle, log, law, replay."""
+    prompts, path = tmp_path / "prompts.txt", tmp_path / "outcomes.jsonl"
+    prompts.write_text("the cat\nsat on the mat\n")
+    options = ("--bundle", str(tiny_bundle(tied=False).path), "--prompts", str(prompts))
+    options += ("--max-tokens", "24", "--log-outcomes", str(path))
+    figures = report(capsys, *options, kind="outcomes")["figures"]
+    assert (figures["num_texts"], figures["fallback"]) == (2, "jit")
+    log = read_log(path)
+    assert len(log.rounds) == figures["num_rounds"]
+    assert {found.text for found in log.rounds} == {0, 1}
+    assert sum(found.hit is None for found in log.rounds) == 2  # the last one of each text
+    emitted = [sum(r.accepted + 1 for r in log.rounds if r.text == text) for text in (0, 1)]
+    assert all(tokens <= 24 for tokens in emitted)
+    times = ("--target-ms", "10", "--draft-ms", "1", "--batch", "2", "--rounds", "50")
+    found = report(capsys, "--replay", str(path), *times, kind="replay")["figures"]
+    assert found["runs"][0]["batch"] == 2
+    assert main(["bench", "--replay", str(path), *times, "--quiet"]) == 0
+    assert "(luck decides: 50 rounds, 400 tell more)" in capsys.readouterr().out
+
+
+def test_prompts_are_not_replaced_by_their_outcomes(capsys, tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "the cat"}')
+    link = tmp_path / "link.jsonl"
+    link.symlink_to(prompts)
+    for path in (prompts, link, tmp_path):
+        options = ["--bundle", "none", "--prompts", str(prompts), "--log-outcomes", str(path)]
+        assert main(["bench", *options]) == 2
+        assert "--log-outcomes" in capsys.readouterr().err
+    assert prompts.read_text() == '{"prompt": "the cat"}'
+
+
+@pytest.mark.parametrize("ms", ["0", "-1", "nan", "5e-324", "1e300"])
+def test_a_time_that_no_call_takes_is_refused(capsys, ms: str) -> None:
+    assert main(["bench", "--replay", "log.jsonl", f"--target-ms={ms}", "--draft-ms", "1"]) == 2
+    assert "is not a number of milliseconds from 1e-06" in capsys.readouterr().err
+
+
+@two_cores
+def test_a_data_set_in_every_mode(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "set.jsonl"
+    records = [
+        {"category": "qa", "turns": ["the cat", "why?"]},
+        {"category": "rag", "prompt": "sat on"},
+        {"category": "qa", "prompt": "the mat"},
+        {"category": "qa", "prompt": "much too long " * 60},
+    ]
+    path.write_text("\n".join(map(json.dumps, records)))
+    options = ("--bundle", str(tiny_bundle(tied=False).path), "--dataset", str(path))
+    options += ("--max-tokens", "12", "--modes", "ssd,auto")
+    figures = report(capsys, *options, kind="dataset")["figures"]
+    assert figures["lines_left_out"] == [4]
+    categories = {each["name"]: each for each in figures["categories"]}
+    assert list(categories) == ["qa", "rag", "overall"]
+    assert [each["name"] for each in categories["qa"]["contestants"]] == ["ar", "ssd", "auto"]
+    for each in categories["overall"]["contestants"]:
+        assert each["num_tokens"] <= 36
+        assert each["num_differing"] == 0
+        assert each["ttft_ms"]["num"] == 3
+    assert len(figures["prompts"]) == 9
+    assert main(["bench", *options, "--limit", "1", "--quiet", "--reopen"]) == 0
+    out, err = capsys.readouterr()
+    assert "ssd: identical tokens on every prompt" in out
+    assert err == ""
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ([], "KIND"),
+        ([], "--replay, --log-outcomes, --dataset, or a KIND (host, lanes, overlap)"),
+        (["--quiet"], "KIND"),
+        (["--rounds", "5", "host"], "--rounds stands before 'host'"),
+        (["--json", "host"], "--json stands before 'host'"),
+        (["--rounds", "5"], "--rounds goes with --replay"),
+        (["--bundle", "x"], "--bundle goes with --log-outcomes or --dataset"),
+        (["--replay", "absent.json"], "absent.json"),
+        (["--replay", "absent"], "budgets"),
+        (["--replay", "budgets", "--dataset", "x"], "two measurements"),
+        (["--replay", "budgets", "--bundle", "x"], "--bundle has no effect with --replay"),
+        (["--replay", "budgets", "--clock", "wall"], "--clock"),
+        (["--replay", "budgets", "--run", "B=7"], "no run of budgets has 'B=7'"),
+        (["--replay", "budgets", "--target-ms", "3"], "--target-ms goes with an outcome log"),
+        (["--replay", "absent.jsonl"], "--target-ms"),
+        (["--replay", "absent.jsonl", "--target-ms", "0"], "--target-ms"),
+        (["--replay", "absent.jsonl", "--target-ms", "9", "--draft-ms", "1"], "absent.jsonl"),
+        (["--log-outcomes", "x"], "--log-outcomes needs a bundle to run: --bundle DIR"),
+        (["--log-outcomes", "x", "--bundle", "absent"], "absent"),
+        (["--dataset", "absent.jsonl", "--bundle", "absent"], "absent.jsonl"),
+        (["--dataset", "x.jsonl", "--bundle", "absent", "--modes", "ssd,hm"], "'hm' is no mode"),
+        (["--dataset", "x.jsonl", "--bundle", "absent", "--prompts", "y"], "--prompts"),
         (["speed"], "'speed'"),
         (["host", "--rounds", "0"], "--rounds"),
         (["host", "--batch", "1,x"], "--batch"),

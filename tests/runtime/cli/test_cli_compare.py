@@ -118,7 +118,8 @@ def test_ratio_is_not_judged_when_sampling(
 def test_json_has_the_machine_the_command_and_the_figures(
     prompts: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _, modes, record = run_json(FakeBundle(), capsys, *prompts, "--seed", "3")
+    bundle = FakeBundle(rounds={"sd": 12})
+    _, modes, record = run_json(bundle, capsys, *prompts, "--seed", "3")
     arguments = " ".join([*COMPARE, "--json", *prompts, "--seed", "3"])
     assert record["command"] == f"python -m runtime {arguments}"
     assert set(record["machine"]) == {"cpu", "cores", "quota"}
@@ -136,6 +137,8 @@ def test_json_has_the_machine_the_command_and_the_figures(
         "predicted_hit_rate": None,
         "hidden_s": 0.0,
         "exposed_s": 0.0,
+        "overhead_s": pytest.approx(0.7),
+        "rounds_by_mode": {"sd": 24},
         "num_discarded": 0,
         "num_rounds": 24,
         "identical": True,
@@ -145,6 +148,7 @@ def test_json_has_the_machine_the_command_and_the_figures(
         "wall_s": None,
         "per_prompt": None,
         "settings": {
+            "device": "cpu",
             "verify": "coupled",
             "num_draft": 4,
             "num_branches": None,
@@ -154,6 +158,18 @@ def test_json_has_the_machine_the_command_and_the_figures(
         },
     }
     assert record["batch"] == 1
+
+
+def test_auto_shows_which_modes_its_rounds_had(
+    prompts: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It chooses anew as it runs, so no single mode was what ran."""
+    bundle = FakeBundle(rounds={"ar": 3, "sd": 9}, note="auto runs sd K 2 (a trial went well)")
+    arguments = [*COMPARE, *prompts, "--modes", "auto", "--quiet"]
+    assert main(arguments, bundle.open) == 0
+    shown = capsys.readouterr().out
+    assert "auto (ar 25%, sd 75%)" in shown
+    assert "auto: auto runs sd K 2 (a trial went well)" in shown
 
 
 def test_plain_decoding_alone_has_no_table_of_drafts(

@@ -1,4 +1,4 @@
-"""A bundle whose engines are compiled: refused by name, with a command that builds what can run."""
+"""A bundle whose engines are compiled, where there is no GPU: refused with what helps."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from tests.engines.tiny_bundles import write_compiled
 
 
 @pytest.mark.parametrize("keep_onnx", [True, False])
-def test_generate_names_what_cannot_run_yet(
+def test_generate_on_a_cpu_names_the_device_and_the_build_that_can_run(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, keep_onnx: bool
 ) -> None:
     folder = write_compiled(tmp_path / "b", keep_onnx=keep_onnx)
-    assert main(["generate", "--bundle", str(folder), "--prompt", "hello"]) == 2
+    argv = ["generate", "--bundle", str(folder), "--prompt", "hello"]
+    assert main([*argv, "--device", "cpu"]) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err.count("\n") == 1
-    assert "built for tensorrt-rtx" in err
-    assert "this version builds TensorRT engines and cannot run them yet" in err
+    assert "compiled by tensorrt-rtx and run on a GPU alone: --device cuda:0" in err
     assert "--backend onnxruntime" in err
+    assert main([*argv, "--backend", "onnxruntime"]) == 2
+    assert "was built for tensorrt-rtx, this session runs onnxruntime" in capsys.readouterr().err

@@ -31,6 +31,7 @@ def test_json_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
     assert record["machine"]["cores"] >= 1
     assert [backend["name"] for backend in record["backends"]] == [
         "onnxruntime",
+        "onnxruntime on CUDA",
         "tensorrt-rtx",
         "tensorrt",
     ]

@@ -93,7 +93,13 @@ def test_options_reach_the_model(capsys: pytest.CaptureFixture[str]) -> None:
             "max_batch": 1,
             "fallback": "jit",
             "saguaro": 0.5,
+            "adaptive_length": False,
+            "backend": None,
+            "device": None,
+            "draft_sm_share": None,
+            "tensor_parallel": 1,
             "trace": False,
+            "tell": None,
         }
     ]
     [(prompt, params, max_tokens)] = bundle.requests
@@ -162,7 +168,7 @@ def test_answers_to_a_file_are_one_object_of_json(
     record = json.loads(out)
     assert set(record) == {
         *("mode", "note", "num_tokens", "wall_s", "tokens_per_second"),
-        *("acceptance_length", "hit_rate", "settings", "answers", "formulas"),
+        *("acceptance_length", "hit_rate", "rounds_by_mode", "settings", "answers", "formulas"),
     }
     assert (record["mode"], record["num_tokens"], len(record["answers"])) == ("ssd", 36, 3)
     assert math.isclose(record["tokens_per_second"], 36 / record["wall_s"])
@@ -186,6 +192,7 @@ def test_json_is_one_object_and_nothing_else(capsys: pytest.CaptureFixture[str])
     assert record["acceptance_length"] == 2.0
     assert record["hit_rate"] is None
     assert record["settings"] == {
+        "device": "cpu",
         "verify": "coupled",
         "num_draft": 4,
         "max_batch": 1,
@@ -371,3 +378,22 @@ def test_any_message_is_one_line_of_plain_text(
         raise error
 
     assert words in failure(capsys, main([*GENERATE, "--prompt", "hi"], fails))
+
+
+def test_auto_says_what_it_did_and_why(capsys: pytest.CaptureFixture[str]) -> None:
+    """It may have changed its mind since its note was printed at load."""
+    bundle = FakeBundle(note="auto runs sd K 2 (a trial went well)", rounds={"ar": 3, "sd": 9})
+    assert main([*GENERATE, "--prompt", "hi"], bundle.open) == 0
+    *_, line, note = capsys.readouterr().err.splitlines()
+    assert line.startswith("auto: 12 tokens")
+    assert line.endswith("; rounds ar 3, sd 9")
+    assert note == "note: auto runs sd K 2 (a trial went well)"
+
+
+def test_modes_of_rounds_are_in_the_json_of_auto(capsys: pytest.CaptureFixture[str]) -> None:
+    bundle = FakeBundle(rounds={"ar": 3, "sd": 9})
+    assert main([*GENERATE, "--prompt", "hi", "--json"], bundle.open) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["rounds_by_mode"] == {"ar": 3, "sd": 9}
+    assert record["settings"]["num_draft"] == 4
+    assert record["settings"]["fallback"] is None  # chosen as it runs

@@ -53,6 +53,13 @@ def test_hits_are_told_apart_by_what_came_before() -> None:
     assert run(((), other)).predicted_hit_rate is None
 
 
+def test_predicted_hits_are_of_the_outcomes_that_something_was_predicted_of() -> None:
+    """A prompt with outcomes and no prediction counted as one of 0 %."""
+    known = stats(num_rounds_after_hit=4, num_rounds_after_miss=4, predicted_hit_rate=0.5)
+    unknown = stats(num_rounds_after_hit=0, num_rounds_after_miss=8, predicted_hit_rate=None)
+    assert run(((), known), ((), unknown)).predicted_hit_rate == 0.5
+
+
 def test_speed_of_prompts_decoded_at_once_is_by_the_clock() -> None:
     """Their decoding times overlap: their sum would be several times the truth."""
     figures = stats(num_tokens=30, decode_s=2.0)

@@ -13,6 +13,7 @@ import pytest
 
 from runtime.device import cuda_api as api
 from runtime.device.cuda import load_cuda
+from runtime.device.cuda_driver import CoreAndDriver
 from tests.helpers import fake_cuda_objects as fake
 from tests.helpers.fake_cuda import FakeCuda
 
@@ -117,12 +118,56 @@ def test_all_devices_load_one_cuda() -> None:
     assert load_cuda() is load_cuda()
 
 
-def test_the_driver_call_that_cuda_core_lacks() -> None:
+def test_the_driver_calls_that_cuda_core_lacks() -> None:
     driver = pytest.importorskip("cuda.bindings.driver")
     pytest.importorskip("cuda.core")
-    assert callable(driver.cuCtxGetStreamPriorityRange)
+    core: Any = load_cuda()
+    for name in ("cuCtxGetStreamPriorityRange", "cuMemGetInfo", "cuMemcpyAsync", "cuMemcpy2DAsync"):
+        assert callable(getattr(driver, name))
     assert driver.CUresult.CUDA_SUCCESS == 0
-    assert callable(load_cuda().greatest_priority)
+    for name in ("greatest_priority", "free_memory", "copy", "copy_2d"):
+        wanted = inspect.signature(getattr(api.CudaCore, name)).parameters
+        assert list(inspect.signature(getattr(core, name)).parameters) == list(wanted)[1:]
+        assert list(inspect.signature(getattr(FakeCuda(), name)).parameters) == list(wanted)[1:]
+
+
+def test_a_strided_copy_has_the_fields_that_are_set() -> None:
+    """Some cannot be read before they are set."""
+    driver = pytest.importorskip("cuda.bindings.driver")
+    wanted = {
+        f"{end}{what}" for end in ("src", "dst") for what in ("MemoryType", "Device", "Pitch")
+    }
+    assert wanted | {"WidthInBytes", "Height"} <= set(dir(driver.CUDA_MEMCPY2D()))
+    assert driver.CUmemorytype.CU_MEMORYTYPE_UNIFIED.value == 4
+
+
+def test_a_strided_copy_is_described_to_the_driver_as_it_was_asked_for() -> None:
+    """Swapped ends or pitches would be seen on a GPU only."""
+    driver = pytest.importorskip("cuda.bindings.driver")
+
+    class Recording:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(driver, name)
+
+        def cuMemcpy2DAsync(self, pieces: Any, stream: Any) -> tuple[Any]:  # noqa: N802
+            self.pieces, self.stream = pieces, int(stream)
+            return (driver.CUresult.CUDA_SUCCESS,)
+
+        def cuMemcpyAsync(self, *arguments: Any) -> tuple[Any]:  # noqa: N802
+            self.plain = [int(each) for each in arguments]
+            return (driver.CUresult.CUDA_ERROR_INVALID_VALUE,)
+
+    recording = Recording()
+    core: Any = CoreAndDriver(None, recording)
+    core.copy_2d(64, 128, width=4, height=2, source_pitch=8, target_pitch=16, stream=5)
+    found = recording.pieces
+    assert (int(found.srcDevice), int(found.dstDevice)) == (64, 128)
+    assert (found.srcPitch, found.dstPitch, found.WidthInBytes, found.Height) == (8, 16, 4, 2)
+    anywhere = driver.CUmemorytype.CU_MEMORYTYPE_UNIFIED
+    assert (found.srcMemoryType, found.dstMemoryType, recording.stream) == (anywhere, anywhere, 5)
+    with pytest.raises(RuntimeError, match="cuMemcpyAsync: CUDA_ERROR_INVALID_VALUE"):
+        core.copy(64, 128, 4, 5)
+    assert recording.plain == [128, 64, 4, 5]
 
 
 def test_a_graph_builder_knows_the_mode_of_a_capture() -> None:

@@ -284,8 +284,27 @@ def test_a_stream_waits_for_an_event_of_another_gpu(cuda: FakeCuda, device: Cuda
     with pytest.raises(DeviceError, match="is capturing; wait for it after launching the graph"):
         draft.wait(captured)
     target.end_capture()
-    with pytest.raises(DeviceError, match="an event of another device"):
-        draft.record(captured)
+    other.close()
+
+
+def test_a_stream_records_an_event_of_another_gpu(cuda: FakeCuda, device: CudaDevice) -> None:
+    """Rounds make all their events on the target's device; the draft's stream records some."""
+    other, log = CudaDevice(1, core=cuda), list[str]()
+    target, draft = device.create_stream("target"), other.create_stream("draft")
+    proposed = device.create_event("proposed")
+    for number in range(2):
+        cuda.hold(draft.handle)
+        append(draft, cuda, log, f"draft {number}")
+        assert draft.record(proposed) is proposed
+        target.wait(proposed)
+        append(target, cuda, log, f"verify {number}")
+        until_thread_is_there(target)
+        assert len(log) == 2 * number
+        assert not proposed.is_done
+        cuda.release(draft.handle)
+        target.sync()
+        proposed.sync()
+    assert log == ["draft 0", "verify 0", "draft 1", "verify 1"]
     other.close()
 
 

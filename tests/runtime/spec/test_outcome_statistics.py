@@ -247,6 +247,18 @@ def test_plans_follow_what_is_observed_within_a_few_rounds() -> None:
     assert statistics.plan(HIT, K, 4).counts[K] > first.counts[K]
 
 
+def test_a_round_of_many_rows_is_one_round() -> None:
+    """Plans were made anew twice a round of sixteen rows, which took as long as drafting."""
+    statistics = OutcomeStatistics(K, F, FIGURES)
+    first = statistics.plan(HIT, K, 4)
+    for _ in range(PLAN_EVERY - 1):
+        observe(statistics, 15, accepted=0, rank=0, ends_round=False)
+        observe(statistics, accepted=0, rank=0)
+    assert statistics.plan(HIT, K, 4) is first
+    observe(statistics, accepted=0, rank=0)
+    assert statistics.plan(HIT, K, 4) is not first
+
+
 def test_predictions_come_true_where_rounds_follow_one_law() -> None:
     """The observed hit rate lies within 5 standard deviations of the predicted one."""
     random = np.random.default_rng(3)

@@ -14,13 +14,14 @@ from runtime.sampling.api import rule
 from runtime.sampling.logits import law
 from runtime.sampling.params import SamplingParams
 from runtime.sampling.proposal import Drafted, Nothing, SparseLaw
-from runtime.spec.cost import StepTimes
+from runtime.spec.cost import ByTokens, Grid, PairTimes
 from runtime.spec.fallback import Fallback
 from runtime.spec.saguaro import SCALES, SLACK, PairLaws, best_scale, forecast, rate, shaped
 
 V, K, W = 24, 2, 6
 SAMPLED = SamplingParams(temperature=1.0)
-TIMES = StepTimes(0.015, 0.016, 0.016, 0.015, 0.003, 0.003)
+VERIFY = ByTokens((1, 1 + K), (0.015, 0.016))
+TIMES = PairTimes.apart(VERIFY, ByTokens((1,), (0.003,)))
 
 
 def tables(noise: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
@@ -146,15 +147,15 @@ def test_laws_are_shaped_as_the_rule_shapes_them(probs, num_prepared, scale) -> 
 def test_hits_are_bought_where_waiting_for_drafts_is_dear() -> None:
     """A miss that waits 60 ms for its drafts is worth many accepted tokens; one that waits for
     nothing is worth none."""
-    dear = StepTimes(0.015, 0.016, 0.016, 0.015, 0.030, 0.001)
-    free = StepTimes(0.015, 0.016, 0.016, 0.015, 1e-6, 1e-6)
+    dear = PairTimes.apart(VERIFY, Grid((1,), (1, W), ((0.030, 0.001),)))
+    free = PairTimes.apart(VERIFY, ByTokens((1,), (1e-6,)))
     chosen = [best_scale(LAWS, times, K, W, Fallback.JIT) for times in (dear, free)]
     assert chosen[0] < chosen[1]
 
 
 @pytest.mark.parametrize("fallback", Fallback)
 def test_no_other_scale_is_predicted_to_be_clearly_faster(fallback: Fallback) -> None:
-    rates = {scale: rate(TIMES, forecast(LAWS, scale, K, W), K, fallback) for scale in SCALES}
+    rates = {scale: rate(TIMES, forecast(LAWS, scale, K, W), W, fallback) for scale in SCALES}
     chosen = best_scale(LAWS, TIMES, K, W, fallback)
     assert rates[chosen] >= (1 - SLACK) * max(rates.values())
     larger = [value for scale, value in rates.items() if scale > chosen]

@@ -99,3 +99,10 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path, content: str) -> None
         read_trace(path)
     with pytest.raises(UsageError, match="cannot be read"):
         read_trace(tmp_path / "absent")
+
+
+def test_a_circle_of_links_is_refused_by_name(tmp_path: Path) -> None:
+    circle = tmp_path / "circle.json"
+    circle.symlink_to(circle)
+    with pytest.raises(UsageError, match="cannot be written"):
+        write_trace(Timeline(), circle, {})

@@ -30,7 +30,7 @@ from runtime.spec.outcome import Outcome
 from runtime.spec.statistics import OutcomeStatistics
 from runtime.workers.draft import DraftWorker
 from runtime.workers.draft_row import RowState
-from runtime.workers.entry import Entry
+from runtime.workers.entry import Entry, Resumed
 from runtime.workers.mailbox import KIND, Kind, Mailbox
 from runtime.workers.prefill import num_chunks
 from tests.helpers.toy_pair import VOCAB, tables
@@ -254,16 +254,16 @@ def test_rounds_ahead_of_time(bench: Bench, data: st.DataObject) -> None:
 def check_miss(bench: Bench, row: int, is_any_ready: bool) -> None:
     """What a row that missed goes on with, and its root width (the table of DraftRow)."""
     width = 1
-    if bench.worker.fallback is Fallback.LOOKUP:
+    if bench.worker.plan.fallback is Fallback.LOOKUP:
         tokens = NgramIndex(bench.texts[row]).propose(bench.room(row))
         assert bench.proposal(row) == (Lookup(tokens) if tokens else Nothing())
         width = 1 + len(tokens)
-    elif bench.worker.fallback is Fallback.JIT and bench.room(row) and not is_any_ready:
+    elif bench.worker.plan.fallback is Fallback.JIT and bench.room(row) and not is_any_ready:
         bench.check_proposal(row)
         assert bench.kind(row) is Kind.JIT
     else:
         assert bench.proposal(row) == Nothing()
-        waits = bench.worker.fallback is Fallback.JIT and bench.room(row)
+        waits = bench.worker.plan.fallback is Fallback.JIT and bench.room(row)
         assert bench.kind(row) is (Kind.SKIP if waits else Kind.NONE)
     assert len(bench.worker.rows[row].unfed) == width
 
@@ -320,6 +320,64 @@ def hit_all(bench: Bench) -> None:
         bench.end(row, Outcome(best, bench.candidates(row)[best][0]))
     bench.worker.adopt()
     bench.worker.commit()
+
+
+@pytest.mark.parametrize("num_new", [1, 2, 3, 9, 70])
+def test_after_a_rest_the_trunk_holds_the_text_and_not_what_was_drafted_before_it(num_new) -> None:
+    """The proposal's rows lie where the text went on otherwise; a draft that kept them would be
+    wrong for the rest of the text, and only slow."""
+    bench = Bench(num_draft=3, num_branches=6, limits=Limits(150, 1, 3, 6))
+    bench.start([[1, 2]], [SamplingParams()])
+    for _ in range(3):
+        hit_all(bench)
+    row = bench.worker.rows[0]
+    assert row.trunk > len(row.tokens), "no proposal was there to be forgotten"
+    text = [
+        *row.tokens,
+        *((token + 1) % VOCAB for token in (*row.proposal, *range(num_new))[:num_new]),
+    ]
+    for _ in range(2):  # and it may be told twice
+        bench.worker.resume([Resumed(bench.slots[0], text, len(text) - 1, is_running=True)])
+    for _ in range(num_chunks(len(text)) + 1):  # one too many does nothing
+        bench.worker.catch_up(bench.slots[0])
+    bench.texts = [text]
+    layout = bench.worker._calls.layout
+    held = bench.session._caches.view(0)[0, 0][layout.trunk_rows(len(text) - 1), 0]
+    assert held.astype(int).tolist() == text[:-1]
+    assert row.unfed == text[-1:]
+    bench.worker.draft()
+    bench.check_proposal(0)
+    bench.device.close()
+
+
+@pytest.mark.parametrize("num_fed", [0, 64, 128])
+def test_a_prompt_that_was_fed_without_the_draft_goes_on_where_the_target_is(num_fed) -> None:
+    bench = Bench(num_draft=2, num_branches=3, limits=Limits(190, 1, 2, 3))
+    worker, prompt = bench.worker, [1 + i % 9 for i in range(150)]
+    bench.start([], [])
+    slot = bench.pool.lease()
+    worker.admit(slot, Entry(prompt, SamplingParams(), 190))
+    worker.resume([Resumed(slot, prompt, num_fed, is_running=False)])
+    for _ in range(3):
+        worker.catch_up(slot)
+    assert worker.rows[0].trunk == num_fed
+    while worker.rows[0].state is RowState.PROMPT:
+        worker.feed(slot)
+    held = bench.session._caches.view(0)[0, 0][worker._calls.layout.trunk_rows(149), 0]
+    assert held.astype(int).tolist() == prompt[:-1]
+    bench.device.close()
+
+
+@pytest.mark.parametrize("length", range(90, 110))
+def test_catching_up_stays_inside_the_cache_at_the_end_of_the_context(length) -> None:
+    """A chunk is padded: begun anywhere it would reach past the last row."""
+    bench = Bench(num_draft=3, num_branches=2, limits=Limits(150, 1, 3, 2))
+    bench.start([[1] * length], [SamplingParams()])
+    bench.worker.resume([Resumed(bench.slots[0], [1] * 149, 148, is_running=True)])
+    for _ in range(2):
+        bench.worker.catch_up(bench.slots[0])
+    assert bench.worker.rows[0].trunk == 148
+    bench.device.close()
 
 
 def test_a_long_rows_growth_does_not_cost_a_short_row_its_winners_logits() -> None:

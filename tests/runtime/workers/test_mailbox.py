@@ -97,14 +97,36 @@ def test_all_rows_decided_at_once_are_what_they_are_one_by_one(mailbox: Mailbox)
     one_by_one = mailbox.outcomes.array.tolist()
     mailbox.outcomes.array[:] = 0
     mailbox.decide_all(
+        1,
         *(np.array(values) for values in ([LEASE, LEASE + 1], [Kind.HIT] * 2, [3, 3])),
         np.array(accepted),
         np.array(bonus),
         np.array(drafts),
     )
+    mailbox.send(1)
     for row, cells in enumerate(mailbox.outcomes.array.tolist()):
         end = mail.EMITTED + accepted[row] + 1
         assert cells[:end] == one_by_one[row][:end]
+
+
+def test_a_reading_is_what_was_sent_and_another_rounds_reading_is_not(mailbox: Mailbox) -> None:
+    """The host reads one round while the next one is being written."""
+    for place, bonus in enumerate((7, 8)):
+        ones = np.ones(ROWS, np.int64)
+        tokens = np.zeros((ROWS, 0), np.int64)
+        mailbox.decide_all(place, LEASE * ones, 0 * ones, 0 * ones, 0 * ones, bonus * ones, tokens)
+        mailbox.send(place)
+        assert mailbox.read(place).rows[0][: mailbox.rank_at] == mailbox.outcomes.array[0].tolist()
+    assert [mailbox.read(place).rows[1][mail.EMITTED] for place in range(2)] == [7, 8]
+
+
+@pytest.mark.parametrize(("rank", "cell"), [(None, 0), (0, 1), (5, 6)])
+def test_the_rank_of_the_last_bonus_token_is_no_drafted_token(
+    mailbox: Mailbox, rank: int | None, cell: int
+) -> None:
+    mailbox.propose(0, LEASE, Kind.HIT, (5, 6, 7), rank=rank)
+    assert mailbox.proposals.array[0].tolist()[-1] == cell
+    assert mailbox.proposal(0, LEASE) == Drafted((5, 6, 7), None)
 
 
 def test_every_kind_but_skip_has_a_source_in_the_statistics() -> None:

@@ -185,6 +185,44 @@ def test_leases_that_are_over_are_refused_everywhere(make) -> None:
             use(LEASES[0])
 
 
+def test_a_text_ends_where_its_stop_or_limit_is_decided_not_where_the_host_finds_out(make) -> None:
+    """The host queues the next round before it reads the last one: a verification of texts that
+    are over would be in vain, and one beyond the limit would leave the cache."""
+    worker = make()
+    table = worker.session.table
+    first = int(table[1, 2].argmax())
+    worker.reset()
+    join(worker, LEASES[0], [1, 2], stop_ids=frozenset([first]))
+    worker.admit(LEASES[1], Entry([1, 2], PARAMS[0], 3))
+    worker.feed(LEASES[1])
+    worker.session.shapes = []
+    for place in (0, 1):
+        worker.verify(0, place)
+    kinds = [
+        [worker.mailbox.read(place).rows[row][mail.KIND] for row in (0, 1)] for place in (0, 1)
+    ]
+    assert kinds == [[Kind.NONE] * 2, [Kind.SKIP] * 2]
+    assert len(worker.session.shapes) == 1
+    worker.retire(LEASES[0])
+    worker.move(LEASES[1], SlotRef(0, 2))
+    worker.retire(SlotRef(0, 2))
+    assert worker.slots == [None] * BATCH
+
+
+def test_proposals_of_another_round_are_not_looked_at(make) -> None:
+    """In a plain round the draft may be writing them."""
+    worker = make()
+    start(worker, 5)
+    worker.mailbox.propose(0, 1, Kind.HIT, (1, 2, 3))
+    sent = worker.mailbox.outcomes.array.copy()
+    worker.verify(0, 1, sends=False)
+    assert worker.session.widths == [1]
+    np.testing.assert_array_equal(worker.mailbox.outcomes.array, sent)
+    worker.mailbox.propose(0, 1, Kind.SKIP)
+    worker.verify(0, 0, sends=False)
+    assert worker.mailbox.read(0).rows[0][mail.KIND] == Kind.NONE
+
+
 def test_rows_with_other_numbers_of_drafts_get_what_they_get_alone(make) -> None:
     """Each row has its own num_draft."""
     drafts = [(), (2, 3), (4,)]
@@ -240,12 +278,12 @@ def test_log_probabilities_are_those_of_the_emitted_tokens_alone(make) -> None:
     _, emitted = outcome(worker, 0)
     assert len(emitted) == 2
     for logits, token, entry in zip(
-        (table[1, 2], table[2, first]), emitted, worker.mailbox.logprobs[0], strict=True
+        (table[1, 2], table[2, first]), emitted, worker.mailbox.logprobs[0][0], strict=True
     ):
         law = np.exp(logits.astype(np.float64)) / np.exp(logits.astype(np.float64)).sum()
         assert entry.logprob == pytest.approx(np.log(law[token]), abs=1e-5)
         assert entry.top_ids.tolist() == np.argsort(-law)[:2].tolist()
-    assert worker.mailbox.logprobs[1] == []
+    assert worker.mailbox.logprobs[0][1] == []
 
 
 def test_a_greedy_row_with_a_ban_is_judged_by_the_rule_until_it_is_lifted(make) -> None:

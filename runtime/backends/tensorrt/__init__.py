@@ -1,0 +1,1 @@
+"""Compiled engines on a GPU: sessions for TensorRT and TensorRT-RTX, whose module is injected."""

@@ -1,0 +1,1 @@
+"""``bench --dataset``: all modes on the same prompts, prompt by prompt, by category."""

@@ -1,0 +1,30 @@
+"""Opening a bundle for the measurements of ``bench`` itself."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from runtime.cli.options import OpenLlm
+from runtime.placement import OPTION_MODES
+from runtime.spec.plan import RoundReport
+
+if TYPE_CHECKING:
+    from runtime.llm import LLM
+
+
+def open_mode(
+    args: argparse.Namespace, mode: str, *, on_round: Callable[[RoundReport], None]
+) -> LLM:
+    """``args.bundle`` in one mode, for one prompt at a time. An option that the mode does not have
+    asks for nothing."""
+    open_llm: OpenLlm = args.open_llm
+    wishes: dict[str, Any] = {
+        name: value
+        for name in ("num_draft", "branches", "fallback")
+        if (value := getattr(args, name)) is not None and mode in (*OPTION_MODES[name], "auto")
+    }
+    if args.device is not None:
+        wishes["device"] = args.device
+    return open_llm(args.bundle, mode=mode, max_batch=1, on_round=on_round, **wishes)

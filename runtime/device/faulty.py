@@ -1,0 +1,154 @@
+"""A device on which chosen work fails, or never ends: any other device, with faults in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from threading import Event as Flag
+
+import numpy.typing as npt
+
+from engines.errors import BackendError
+from runtime.device.api import Access, Buffer, Device, Event, Graph, Stream
+from runtime.device.seeded import SeededDevice
+
+# Only a stall that nobody releases lasts so long; its thread must end some time.
+_LONGEST_S = 120.0
+
+
+@dataclass(slots=True)
+class Fault:
+    """What happens to the ``number``-th work (from 0) of that ``label`` on the stream named
+    ``stream``. It raises BackendError instead of running, or ``late`` after it has run; with
+    ``stalls`` it does not begin before ``release``, and then does run."""
+
+    stream: str
+    label: str
+    number: int = 0
+    late: bool = False
+    stalls: bool = False
+    is_placed: bool = False
+    has_struck: bool = False
+    _released: Flag = field(default_factory=Flag)
+    _on_release: list[Callable[[], None]] = field(default_factory=list)
+
+    def release(self) -> None:
+        """End the stall."""
+        self._released.set()
+        for each in self._on_release:
+            each()
+        self._on_release.clear()
+
+    def wrap(self, work: Callable[[], None]) -> Callable[[], None]:
+        """``work`` with the fault in it."""
+
+        def struck() -> None:
+            self.has_struck = True
+            if self.stalls:
+                self._released.wait(_LONGEST_S)
+                work()
+                return
+            if self.late:
+                work()
+            raise BackendError(f"{self.label!r} on {self.stream!r} failed, as it was told to")
+
+        return struck
+
+    def hold(self, device: SeededDevice, stream: Stream) -> None:
+        """Stall a stream whose work runs in the host's thread."""
+        self.has_struck = True
+        device.hold(stream)
+        self._on_release.append(lambda: device.release(stream))
+
+
+class FaultyDevice:
+    """See ``api.Device``; ``inner`` does it all and is closed with this one. Closing releases
+    what stalls."""
+
+    def __init__(self, inner: Device, faults: Sequence[Fault] = ()) -> None:
+        self._inner = inner
+        self._faults = faults
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    def create_stream(self, name: str, *, cores: Sequence[int] | None = None) -> Stream:
+        faults = [fault for fault in self._faults if fault.stream == name]
+        return _FaultyStream(self._inner, self._inner.create_stream(name, cores=cores), faults)
+
+    def create_event(self, name: str = "") -> Event:
+        return self._inner.create_event(name)
+
+    def allocate(self, name: str, shape: Sequence[int], dtype: npt.DTypeLike) -> Buffer:
+        return self._inner.allocate(name, shape, dtype)
+
+    def host_access(
+        self, *, reads: Sequence[Access] = (), writes: Sequence[Access] = (), label: str = ""
+    ) -> None:
+        self._inner.host_access(reads=reads, writes=writes, label=label)
+
+    def close(self) -> None:
+        for fault in self._faults:
+            fault.release()
+        self._inner.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _FaultyStream:
+    """Counts the work of each label, on this stream and on others of its name before it."""
+
+    device: Device
+    inner: Stream
+    faults: Sequence[Fault]
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    def launch(
+        self,
+        work: Callable[[], None],
+        *,
+        reads: Sequence[Access] = (),
+        writes: Sequence[Access] = (),
+        label: str = "",
+    ) -> None:
+        for fault in self.faults:
+            if fault.label != label or fault.is_placed:
+                continue
+            fault.is_placed = fault.number == 0
+            fault.number -= 1
+            if not fault.is_placed:
+                continue
+            if fault.stalls and isinstance(self.device, SeededDevice):
+                fault.hold(self.device, self.inner)
+            else:
+                work = fault.wrap(work)
+        self.inner.launch(work, reads=reads, writes=writes, label=label)
+
+    def record(self, event: Event | None = None) -> Event:
+        return self.inner.record(event)
+
+    def wait(self, event: Event) -> None:
+        self.inner.wait(event)
+
+    def sync(self) -> None:
+        self.inner.sync()
+
+    def begin_capture(self) -> None:
+        self.inner.begin_capture()
+
+    def end_capture(self) -> Graph:
+        return _FaultyGraph(self.inner.end_capture())
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _FaultyGraph:
+    inner: Graph
+
+    def launch(self, stream: Stream) -> None:
+        self.inner.launch(stream.inner if isinstance(stream, _FaultyStream) else stream)

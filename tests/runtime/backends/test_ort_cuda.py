@@ -1,0 +1,319 @@
+"""Engines on ONNX Runtime's CUDA provider, over a simulated GPU that computes with the CPU's."""
+
+from __future__ import annotations
+
+import inspect
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from engines.bundle import Bundle
+from engines.errors import BackendError, CapacityError, MissingDependencyError, SsdError
+from runtime.backends import onnxruntime_gpu_package as package
+from runtime.backends.api import CallShape
+from runtime.backends.blocking import BlockingSession
+from runtime.backends.onnxruntime_cuda import ASYNC_RUN, OrtCudaSession
+from runtime.backends.onnxruntime_profile import nodes_on_cpu
+from runtime.device.cuda import CudaDevice, CudaStreamOptions
+from runtime.device.host import HostDevice
+from runtime.kv.layout import SlotLayout
+from runtime.workers.prefill import score_text
+from runtime.workers.probe import probe_invariance
+from tests.helpers.fake_cuda import EAGER, LAZY, FakeCuda
+from tests.helpers.fake_ort_gpu import FakeBinding, FakeOrt
+from tests.helpers.tiny_bundle import open_session, tiny_bundle
+
+ORDERS: list[Any] = [EAGER, LAZY, random.Random(7)]
+
+
+@contextmanager
+def opened(
+    cuda: FakeCuda, role: str = "target", ort: FakeOrt | None = None, **options: Any
+) -> Iterator[tuple[OrtCudaSession, CudaDevice, Any, FakeOrt]]:
+    bundle = tiny_bundle()
+    ort = ort or FakeOrt(cuda)
+    device = CudaDevice(core=cuda, streams={"target": CudaStreamOptions(is_urgent=True)})
+    stream = device.create_stream(role)
+    session = OrtCudaSession(
+        bundle.path / role,
+        bundle.target if role == "target" else draft_of(bundle),
+        device,
+        stream,
+        num_slots=3,
+        module=ort,
+        **options,
+    )
+    try:
+        yield session, device, stream, ort
+    finally:
+        session.close()
+        device.close()
+        assert cuda.misuses == []
+
+
+def draft_of(bundle: Bundle) -> Any:
+    assert bundle.draft is not None
+    return bundle.draft
+
+
+def on_stream(stream: Any, work: Any) -> Any:
+    found: list[Any] = []
+    stream.launch(lambda: found.append(work()), label="test")
+    stream.sync()
+    return found[0]
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=["eager", "lazy", "random"])
+def test_texts_score_as_on_the_cpu_over_growing_buckets(order: Any) -> None:
+    """A wrong address, a lost row at growth, or an input that is read too late would show."""
+    bundle = tiny_bundle()
+    tokens = np.random.default_rng(3).integers(0, 320, 150).tolist()
+    with opened(FakeCuda(order)) as (session, device, stream, _):
+        session.load()
+        host = BlockingSession(session, device, num_slots=3)
+        layout = SlotLayout(bundle.target.kv, 0)
+        found = on_stream(stream, lambda: score_text(host, layout, tokens))
+        assert session.num_rows > bundle.target.lengths[0]
+    cpu = HostDevice()
+    plain = open_session(bundle, cpu)
+    assert np.array_equal(found, score_text(plain, layout, tokens))
+    cpu.close()
+
+
+def test_the_probe_passes_and_finds_a_session_exact() -> None:
+    with opened(FakeCuda(EAGER)) as (session, device, stream, _):
+        session.load()
+        host = BlockingSession(session, device, num_slots=3)
+        assert on_stream(stream, lambda: probe_invariance(host, 5, 3)).min_tokens == 1
+
+
+def test_runs_go_to_our_stream_wait_for_nothing_and_write_caches_in_place() -> None:
+    with opened(FakeCuda(LAZY)) as (session, _, stream, ort):
+        session.load()
+        num_syncs = len(ort.cuda.calls_of("sync")) if ort.cuda.calls is not None else 0
+        step = on_stream(stream, lambda: session.prepare(CallShape(1, 2, 3, 3)))
+        ort.cuda.hold(stream.handle)
+        stream.launch(step.enqueue)
+        stream.call(lambda: None)  # the thread has enqueued; the GPU has not begun
+        run = ort.runs[-1]
+        assert run.stream == stream.handle
+        assert run.entries == {"disable_synchronize_execution_providers": "1"}
+        ort.cuda.release(stream.handle)
+        stream.sync()
+        options = ort.sessions[0].options
+        assert options["user_compute_stream"] == str(stream.handle)
+        assert (options["use_tf32"], options["enable_cuda_graph"]) == ("0", "0")
+        binding = step.binding.tensors
+        for layer in range(2):
+            for part in ("key", "value"):
+                name = f"kv.{layer}.{part}"
+                assert binding[name] == binding[f"{name}.next"]
+        assert binding["kv.0.key"][2] == session._caches.address(0, 1)
+        assert num_syncs == 0
+
+
+def test_an_input_keeps_what_was_written_over_growth_and_other_calls() -> None:
+    with opened(FakeCuda(EAGER), "draft") as (session, _, stream, _):
+        session.load()
+        shape = CallShape(0, 2, 6, 6, copy=1)
+
+        def addresses() -> tuple[list[int], int]:
+            step = session.prepare(shape)
+            small = [step.tokens, step.positions, step.write_at, step.logit_rows, step.num_draft]
+            return [tensor.address for tensor in small], step.logits.address
+
+        before = on_stream(stream, addresses)
+        on_stream(stream, lambda: session.prepare(CallShape(0, 3, 6, 6, copy=1)))
+        on_stream(stream, lambda: session.bind_rows(session.num_rows + 1))
+        assert on_stream(stream, addresses) == before
+        assert len(set(before[0])) == 5
+        other = on_stream(stream, lambda: session.prepare(CallShape(0, 2, 6, 6, copy=2)))
+        assert other.logits.address != before[1]
+
+
+@pytest.mark.parametrize(
+    ("shape", "match"),
+    [
+        (CallShape(0, 1, 2, 2, copy=1), "copy 1, the session was loaded with 1"),
+        (CallShape(0, 3, 100, 100), "3 x 100 tokens with 100 logits does not fit"),
+    ],
+)
+def test_calls_beyond_what_was_allocated_are_refused(shape: CallShape, match: str) -> None:
+    with opened(FakeCuda(EAGER)) as (session, _, stream, _):
+        session.load()
+        with pytest.raises(CapacityError, match=match):
+            on_stream(stream, partial(session.prepare, shape))
+
+
+def test_a_slot_is_copied_head_by_head() -> None:
+    with opened(FakeCuda(EAGER)) as (session, device, stream, ort):
+        session.load()
+        caches = session.caches
+        block = ort.cuda.buffer_at(caches[0].address, 1)
+        whole = block.bytes.view(np.float32)
+        whole[:] = np.arange(whole.size)
+        on_stream(stream, lambda: session.copy_slot(0, 2, slice(3, 9)))
+        for cache in caches:
+            start = (cache.address - block.handle) // 4
+            array = whole[start : start + int(np.prod(cache.shape))].reshape(cache.shape)
+            assert np.array_equal(array[2, :, 3:9], array[0, :, 3:9])
+            assert not np.array_equal(array[2, :, 2], array[0, :, 2])
+            assert not np.array_equal(array[2, :, 9], array[0, :, 9])
+        assert device.name == "cuda:0"
+
+
+def test_graphs_are_onnx_runtimes_own_and_only_where_they_were_captured() -> None:
+    with opened(FakeCuda(EAGER), with_graphs=True) as (session, _, stream, ort):
+        session.load()
+        shape, other = CallShape(0, 1, 5, 5), CallShape(0, 2, 5, 5)
+        on_stream(stream, lambda: session.capture([shape, other, shape]))
+        stream.launch(session.prepare(shape).enqueue)
+        stream.launch(session.prepare(CallShape(0, 1, 4, 4)).enqueue)
+        stream.sync()
+        ids = [run.entries["gpu_graph_id"] for run in ort.runs]
+        assert ids == ["-1", "1", "2", "1", "-1"]
+        assert [run.is_replay for run in ort.runs] == [False, False, False, True, False]
+    with opened(FakeCuda(EAGER)) as (session, _, stream, _):
+        session.load()
+        with pytest.raises(BackendError, match="with_graphs"):
+            on_stream(stream, lambda: session.capture([shape]))
+
+
+def test_an_engine_whose_stream_was_given_up_goes_on_in_another() -> None:
+    """Its steps stay; on the old stream they would run beside everything else."""
+    with opened(FakeCuda(EAGER), with_graphs=True) as (session, device, stream, ort):
+        session.load()
+        step = on_stream(stream, lambda: session.prepare(CallShape(0, 1, 5, 5)))
+        on_stream(stream, lambda: session.capture([step.shape]))
+        again = device.create_stream("again")
+        on_stream(again, step.enqueue)
+        on_stream(again, step.enqueue)
+        assert [run.stream for run in ort.runs[1:]] == [stream.handle, again.handle, again.handle]
+        assert [run.entries["gpu_graph_id"] for run in ort.runs] == ["-1", "1", "-1", "-1"]
+        assert len(ort.sessions) == 2
+        assert ort.sessions[1].options["user_compute_stream"] == str(again.handle)
+
+
+def loading_fails(ort: FakeOrt, error: type[SsdError], match: str) -> None:
+    with opened(ort.cuda, ort=ort) as (session, _, _, _), pytest.raises(error, match=match):
+        session.load()
+
+
+def test_operators_without_a_cuda_kernel_are_refused_by_name() -> None:
+    ort = FakeOrt(FakeCuda(EAGER))
+    ort.nodes_on_cpu = ["TensorScatter", "CumSum", "CumSum"]
+    loading_fails(ort, BackendError, "no CUDA kernel for CumSum, TensorScatter of .*model.onnx")
+
+
+def test_a_lost_profile_is_no_good_sign() -> None:
+    ort = FakeOrt(FakeCuda(EAGER))
+    ort.is_profile_lost = True
+    loading_fails(ort, BackendError, "left no profile")
+
+
+def test_a_provider_that_does_not_start_is_told() -> None:
+    ort = FakeOrt(FakeCuda(EAGER))
+    ort.starts = False
+    loading_fails(ort, BackendError, r"did not start.*pip install 'onnxruntime-gpu\[cuda,cudnn\]")
+
+
+@pytest.mark.parametrize("option", ["user_compute_stream", "use_tf32", "device_id"])
+def test_an_option_that_has_no_effect_is_told(option: str) -> None:
+    ort = FakeOrt(FakeCuda(EAGER, num_gpus=2))
+    ort.ignored = {option}
+    bundle = tiny_bundle()
+    device = CudaDevice(1, core=ort.cuda)
+    session = OrtCudaSession(
+        bundle.path / "target",
+        bundle.target,
+        device,
+        device.create_stream("target"),
+        num_slots=1,
+        module=ort,
+    )
+    with pytest.raises(BackendError, match=f"its option {option} is "):
+        session.load()
+    session.close()
+    device.close()
+
+
+def test_a_failed_run_names_the_call() -> None:
+    ort = FakeOrt(FakeCuda(EAGER))
+    with opened(ort.cuda, ort=ort) as (session, _, stream, _):
+        session.load()
+        ort.fails_at_run = True
+        stream.launch(session.prepare(CallShape(0, 2, 5, 5)).enqueue)
+        with pytest.raises(BackendError, match=r"cuda:0 at 2 x 5 tokens, 64 rows: .*CUBLAS"):
+            stream.sync()
+
+
+def test_the_wrong_package_is_told_with_the_command_that_mends_it() -> None:
+    cuda = FakeCuda(EAGER)
+    loading_fails(
+        FakeOrt(cuda, "1.32.0", has_cuda=False),
+        BackendError,
+        "1.32.0 is built without the CUDA provider.*pip uninstall -y onnxruntime onnxruntime-gpu",
+    )
+    loading_fails(FakeOrt(cuda, "1.30.2"), BackendError, "1.30.2 is older than 1.31")
+
+
+def test_two_packages_over_each_other_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(package.importlib.metadata, "version", lambda _name: "1.31.0")
+    with pytest.raises(BackendError, match=r"1.31.0 and onnxruntime-gpu 1.31.0 are both installed"):
+        package.import_onnxruntime_gpu()
+
+
+def test_no_package_at_all_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(MissingDependencyError, match="onnxruntime-gpu"):
+        package.import_onnxruntime_gpu()
+
+
+def test_nothing_is_printed_while_libraries_are_looked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--json promises one object on stdout and nothing else."""
+    ort = FakeOrt(FakeCuda(EAGER))
+    monkeypatch.setitem(sys.modules, "onnxruntime", ort)
+    monkeypatch.setattr(package, "installed", lambda: ["onnxruntime-gpu 1.31.0"])
+    assert package.import_onnxruntime_gpu() is ort
+    assert capsys.readouterr().out == ""
+
+
+def test_shapes_on_the_cpu_are_no_fault() -> None:
+    def node(name: str, provider: str) -> dict[str, Any]:
+        return {
+            "cat": "Node",
+            "args": {"op_name": name, "provider": f"{provider}ExecutionProvider"},
+        }
+
+    shapes = [node("Shape", "CPU"), node("Max", "CPU"), node("MatMul", "CUDA")]
+    copies = [node("MemcpyToHost", "CUDA"), node("MemcpyFromHost", "CUDA")]
+    assert nodes_on_cpu(shapes) == []
+    assert nodes_on_cpu([*shapes, *copies, node("TopK", "CPU")]) == ["TopK"]
+    assert nodes_on_cpu([*shapes, *copies]) == ["Max", "Shape"]
+    assert nodes_on_cpu(copies) == ["an operator that wants an input on the CPU"]
+
+
+def test_onnxruntime_has_every_name_that_is_used() -> None:
+    """The package for CPUs has them too: what differs is what the CUDA provider makes of them."""
+    options = onnxruntime.SessionOptions()
+    for name in ("enable_mem_pattern", "enable_profiling", "profile_file_prefix"):
+        assert hasattr(options, name)
+    onnxruntime.RunOptions().add_run_config_entry(*ASYNC_RUN)
+    session, binding = onnxruntime.InferenceSession, onnxruntime.IOBinding
+    for name in ("end_profiling", "get_provider_options", "io_binding", "run_with_iobinding"):
+        assert callable(getattr(session, name))
+    assert callable(onnxruntime.preload_dlls)
+    for fake, real in (
+        (FakeBinding.bind_input, binding.bind_input),
+        (FakeBinding.bind_output, binding.bind_output),
+    ):
+        assert list(inspect.signature(fake).parameters) == list(inspect.signature(real).parameters)

@@ -1,0 +1,110 @@
+"""Calibrated step times, corrected by what rounds took."""
+
+from __future__ import annotations
+
+import pytest
+
+from runtime.spec.controller.pace import GAP_S, OUTLIER, Pace
+from runtime.spec.cost import ByTokens, PairTimes
+from runtime.spec.fallback import ProposalKind
+from runtime.spec.plan import RoundPlan, RoundReport, RowReport
+
+PRIOR = PairTimes.apart(ByTokens((1, 5), (0.010, 0.014)), ByTokens((1,), (0.001,)), 0.0004)
+
+
+def settle(pace: Pace, mode: str, true_s: float, num_rounds: int, width: int = 1) -> None:
+    for _ in range(num_rounds):
+        pace.see_target(mode, pace.times(mode).target.seconds(1, width), true_s)
+
+
+def test_calibration_holds_until_rounds_are_seen() -> None:
+    times = Pace(PRIOR).times("sd")
+    assert times.target.seconds(1, 5) == 0.014
+    assert times.draft.seconds(1, 1) == 0.001
+    assert times.exchange_s == 0.0004
+
+
+def test_a_modes_first_rounds_correct_it_quickly_and_it_alone() -> None:
+    """Plain decoding that was measured too slow made speculation look good for hundreds of
+    rounds."""
+    pace = Pace(PRIOR)
+    settle(pace, "ar", 0.006, 3)
+    assert pace.times("ar").target.seconds(1, 1) == pytest.approx(0.006, rel=0.15)
+    assert pace.times("sd").target.seconds(1, 1) == 0.010
+
+
+def test_a_slower_machine_shows_in_every_mode() -> None:
+    """After hundreds of rounds of sd beside other programs, plain decoding is slower, too."""
+    pace = Pace(PRIOR)
+    settle(pace, "ar", 0.010, 5)
+    settle(pace, "sd", 0.014, 20, width=5)
+    settle(pace, "sd", 0.021, 60, width=5)
+    assert pace.times("sd").target.seconds(1, 5) == pytest.approx(0.021, rel=0.02)
+    assert pace.times("ar").target.seconds(1, 1) > 0.0125
+
+
+def test_one_hiccup_is_not_the_machines_pace() -> None:
+    pace = Pace(PRIOR)
+    settle(pace, "ar", 0.010, 20)
+    settle(pace, "ar", 5.0, 1)
+    assert pace.times("ar").target.seconds(1, 1) < 0.010 * OUTLIER ** (1 / 4)
+
+
+def test_the_drafts_pace_is_its_own() -> None:
+    pace = Pace(PRIOR)
+    for number in range(80):
+        seconds = 0.004 if number < 20 else 0.008
+        pace.see_draft("sd", 4 * pace.times("sd").draft.seconds(1, 1), seconds)
+    assert pace.times("sd").draft.seconds(1, 1) == pytest.approx(0.002, rel=0.02)
+    assert pace.times("ssd").draft_beside.seconds(1, 1) == pytest.approx(0.00168, rel=0.02)
+    assert pace.times("sd").target.seconds(1, 1) == 0.010
+
+
+def prepared(pace: Pace, draft_s: float, num_rounds: int, plan: RoundPlan) -> None:
+    rows = (RowReport(0, ProposalKind.HIT, plan.num_draft, 1, True, 2),)
+    for number in range(num_rounds):
+        pace.see(RoundReport(number, rows, plan, 0.02, 0.010, draft_s, 0.0), 1)
+
+
+def test_a_draft_that_is_slow_beside_the_target_is_so_in_ssd_alone() -> None:
+    """Each was measured while the other engine was idle. ssd was tried again and again."""
+    pace = Pace(PRIOR)
+    prepared(pace, 0.010, 60, RoundPlan("ssd", 4, 8))  # five calls of 1 ms
+    assert pace.times("ssd").draft_beside.seconds(1, 1) == pytest.approx(0.002, rel=0.02)
+    assert pace.times("sd").draft.seconds(1, 1) < 0.0013
+
+
+def test_drafting_by_another_plan_says_nothing_of_this_ones() -> None:
+    """What a round of ssd verifies was drafted under the plan before."""
+    pace = Pace(PRIOR)
+    for _ in range(20):
+        prepared(pace, 0.005, 1, RoundPlan("ssd", 4, 8))
+        prepared(pace, 0.002, 1, RoundPlan("ssd", 1, 8))
+    assert pace.times("ssd").draft_beside.seconds(1, 1) == 0.001
+
+
+def test_rounds_in_which_nothing_was_drafted_say_nothing_of_the_draft() -> None:
+    """Texts near their ends have no room for drafts: the draft looked endlessly slow."""
+    pace = Pace(PRIOR)
+    rows = (RowReport(0, ProposalKind.NONE, 0, 0, None, 1),)
+    for number in range(20):
+        pace.see(RoundReport(number, rows, RoundPlan("sd", 4), 0.011, 0.010, 0.0001, 0.0001), 1)
+    assert pace.times("sd").draft.seconds(1, 1) == 0.001
+
+
+def test_gaps_are_learnt_by_mode_and_a_new_modes_is_like_the_others() -> None:
+    pace = Pace(PRIOR)
+    for _ in range(80):
+        pace.see_gap("sd", 0.0010)
+    assert pace.gap_s("sd") == pytest.approx(0.0010, rel=0.02)
+    assert pace.gap_s("ssd") == pace.gap_s("sd")
+    assert pace.times("ssd").exchange_s == pace.gap_s("sd")
+
+
+def test_a_pause_between_two_rounds_is_no_gap() -> None:
+    pace = Pace(PRIOR)
+    before = pace.gap_s("ar")
+    pace.see_gap("ar", 60.0)
+    assert pace.gap_s("ar") <= before + (OUTLIER * before + GAP_S) / 8
+    pace.see_gap("ar", -1.0)
+    assert pace.gap_s("ar") > 0
