@@ -18,7 +18,6 @@ Paths in a manifest are relative, use ``/`` and never leave the bundle.
 from __future__ import annotations
 
 import json
-import math
 import re
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -26,6 +25,7 @@ from typing import TypeVar
 
 from engines.codec import DecodeError, decode, encode
 from engines.errors import BundleCorruptError, BundleIncompatibleError
+from engines.fidelity import WeightFidelity
 from engines.profiles import ShapeProfile, shape_profiles
 from engines.tensors import DType, TensorSpec
 
@@ -126,27 +126,6 @@ class Source:
     name: str
     fingerprint: str
     stored: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class WeightFidelity:
-    """What rounding the weights cost, measured when the engine was built.
-
-    Against the same weights in float32, over ``num_positions`` of texts that the target wrote:
-    ``agreement`` is the share of equal greedy choices, ``mean_kl`` E[KL(float32 || engine)] in
-    nats.
-    """
-
-    num_positions: int
-    agreement: float
-    mean_kl: float
-
-    def __post_init__(self) -> None:
-        _positive("num_positions", self.num_positions)
-        if not 0 <= self.agreement <= 1:
-            raise ValueError(f"agreement is {self.agreement}, expected a share from 0 to 1")
-        if not 0 <= self.mean_kl < math.inf:
-            raise ValueError(f"mean_kl is {self.mean_kl}, expected at least 0 nats")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,13 @@ from pathlib import Path
 
 from engines.bundle import Bundle, open_bundle
 from engines.errors import BundleError
-from engines.manifest import WeightFidelity
+from engines.fidelity import WeightFidelity
 from export.build.options import BuildOptions
 from export.build.plan import BuildPlan, check_room, in_words, make_plan
 from export.build.progress import Reporter, Silent
 from export.build.stage import BuildGraph, stored_types, write_bundle, write_fidelity
 from export.build.writer import BundleWriter
+from export.check.fidelity import in_words as fidelity_in_words
 from export.checkpoint.api import Checkpoint
 from export.graph.precision import ONNXRUNTIME
 from export.packages import require
@@ -67,6 +68,9 @@ def build(
         present = find_present(plan)
         if present is not None:
             reporter.say(f"{place} is up to date (cache hit, {plan.key[:12]}); nothing to build")
+            for engine in present.engines:
+                if engine.fidelity is not None:
+                    reporter.say(f"{engine.role}: {fidelity_in_words(engine.fidelity)}")
             verification = _verified(plan, place, verify)
             return BuildResult(present, True, time.monotonic() - started, verification)
         check_room(plan, reporter)

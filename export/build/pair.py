@@ -133,7 +133,7 @@ def check_pair(target: Checkpoint, draft: Checkpoint, max_len: int) -> DraftView
             f"[{ours.vocab_size}, {ours.hidden_size}], the target has "
             f"[{theirs.vocab_size}, {theirs.hidden_size}]; {_way_out(target)}"
         )
-    vocab_map, kept = _checked_map(draft, theirs.vocab_size, num_ids)
+    vocab_map, kept = _checked_map(draft, theirs.vocab_size, num_shared)
     spec = dataclasses.replace(
         ours,
         vocab_size=num_shared,
@@ -167,12 +167,13 @@ def _way_out(target: Checkpoint) -> str:
 
 
 def _checked_map(
-    draft: Checkpoint, target_vocab: int, num_ids: int
+    draft: Checkpoint, target_vocab: int, num_shared: int
 ) -> tuple[npt.NDArray[np.int32] | None, npt.NDArray[np.intp] | None]:
     """The draft's ids in target ids, and the rows of its head that they are of.
 
-    A map may lead to the target's padding, which it should never propose: such rows are left out.
-    PairError where it leads beyond the target's embeddings, or to padding alone.
+    A map may lead to ids that the two do not share, such as the target's padding: those rows are
+    left out. A proposal is fed back to the draft, so it must have an embedding there, too.
+    PairError where a map leads beyond the target's embeddings, or to no shared id.
     """
     vocab_map = draft.draft_map()
     if vocab_map is None:
@@ -182,11 +183,11 @@ def _checked_map(
             f"the id map of draft {draft.name} leads to id {vocab_map.max()}, "
             f"the target has ids 0 to {target_vocab - 1}"
         )
-    kept = np.flatnonzero(vocab_map < num_ids)
+    kept = np.flatnonzero(vocab_map < num_shared)
     if kept.size == 0:
         raise PairError(
-            f"the id map of draft {draft.name} leads to the target's padding alone, "
-            f"its tokens are ids 0 to {num_ids - 1}"
+            f"the id map of draft {draft.name} leads to padding alone, "
+            f"the tokens of both models are ids 0 to {num_shared - 1}"
         )
     return vocab_map[kept], kept
 

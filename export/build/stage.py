@@ -18,6 +18,7 @@ from engines.bundle import (
     seal_bundle,
     seal_engine,
 )
+from engines.fidelity import WeightFidelity
 from engines.manifest import (
     DRAFT,
     SCHEMA,
@@ -25,7 +26,6 @@ from engines.manifest import (
     EngineManifest,
     ModelFacts,
     Source,
-    WeightFidelity,
 )
 from engines.profiles import length_buckets
 from export.build.compiled import compile_plan

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from engines.manifest import WeightFidelity
+from engines.fidelity import WeightFidelity
 
 Logits = npt.NDArray[np.float32]
 

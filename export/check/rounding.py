@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from engines.bundle import Bundle
 from engines.errors import SsdError
-from engines.manifest import WeightFidelity
+from engines.fidelity import WeightFidelity
 from export.build.estimate import free_disk, free_memory
 from export.build.plan import in_words
 from export.build.progress import Reporter

@@ -68,7 +68,7 @@ def yarn_attention_factor(factor: float) -> float:
 
 def long_attention_factor(factor: float, original_max_position: int) -> float:
     """LongRoPE's own choice: sqrt(1 + ln(factor) / ln(original context))."""
-    if factor <= 1.0:
+    if factor <= 1.0 or original_max_position <= 1:
         return 1.0
     return math.sqrt(1.0 + math.log(factor) / math.log(original_max_position))
 

@@ -91,6 +91,9 @@ def check_consistent(spec: ModelSpec, where: str) -> None:
         raise CheckpointError(
             f"{where}: {spec.num_heads} attention heads cannot share {spec.num_kv_heads} key heads"
         )
+    least_theta = min(spec.rope_theta, spec.local_rope_theta or spec.rope_theta)
+    if least_theta <= 1.0:  # positions would turn faster from one dimension to the next
+        raise CheckpointError(f"{where}: rope_theta must be above 1, found {least_theta:g}")
     if spec.head_dim % 2:
         raise CheckpointError(
             f"{where}: head_dim {spec.head_dim} must be even for rotary positions"

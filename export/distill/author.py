@@ -93,7 +93,8 @@ class Author:
             if self._rng.random() < 0.5:
                 text = self._sum(self._one_of(seeds.SUMS))
                 self._queue(text, _Answer(text, is_task=True), tokens)
-                return self._answers.popleft()
+                if self._answers:  # none where the target's positions leave no room
+                    return self._answers.popleft()
             opening = self._sum(self._one_of(seeds.SUM_OPENINGS))
         else:
             opening = self._one_of(seeds.OPENINGS)

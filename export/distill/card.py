@@ -66,7 +66,7 @@ def _training(facts: Facts) -> str:
     if facts.evaluated_on is not None:
         lines.append(
             f"- {data.num_refused:,} sequences were left out because they share {OVERLAP} tokens "
-            f"in a row with a prompt of {facts.evaluated_on}."
+            f"in a row with a prompt of {facts.evaluated_on}, or answer it."
         )
     return "\n".join(lines)
 

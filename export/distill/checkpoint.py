@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import pickle
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,6 +22,17 @@ from export.distill.train import Progress, Trainer
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+_UNUSABLE = (
+    RuntimeError,
+    KeyError,
+    TypeError,
+    ValueError,
+    EOFError,
+    OSError,
+    pickle.UnpicklingError,
+)
+"""What reading a damaged file, or one of another draft, ends in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +62,7 @@ class RunFolder:
             found = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
         except ValueError:
             found = {}
+        found = found if isinstance(found, dict) else {}
         for name, value in json.loads(json.dumps(settings)).items():
             if name not in found or found[name] != value:
                 raise UsageError(
@@ -86,11 +99,8 @@ class RunFolder:
             trainer.optimizer.load_state_dict(state["optimizer"])
             trainer.progress = Progress(**state["progress"])
             return Best(**state["best"])
-        except (RuntimeError, KeyError, TypeError, ValueError, EOFError, OSError) as error:
-            raise UsageError(
-                f"{path} cannot be used ({' '.join(str(error).split())[:200]}); "
-                f"remove {self.path} to start anew"
-            ) from None
+        except _UNUSABLE as error:
+            raise self._unusable(path, error) from None
 
     def save_best(self, weights: Mapping[str, Tensor]) -> None:
         from safetensors.torch import save
@@ -100,11 +110,22 @@ class RunFolder:
 
     def load_best(self, weights: Mapping[str, Tensor]) -> None:
         """Copy the best weights into ``weights``; without any these stay as they are."""
+        from safetensors import SafetensorError
         from safetensors.torch import load_file
 
         path = self.path / "best.safetensors"
-        if path.exists():
+        if not path.exists():
+            return
+        try:
             _copy(load_file(path), weights)
+        except (*_UNUSABLE, SafetensorError) as error:
+            raise self._unusable(path, error) from None
+
+    def _unusable(self, path: Path, error: Exception) -> UsageError:
+        return UsageError(
+            f"{path} cannot be used ({' '.join(str(error).split())[:200]}); "
+            f"remove {self.path} to start anew"
+        )
 
     def _replace(self, name: str, content: bytes | memoryview) -> None:
         partial = self.path / f".{name}.{os.getpid()}.partial"

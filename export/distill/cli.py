@@ -133,7 +133,8 @@ def run(args: argparse.Namespace) -> int:
     """
     options = Options(
         target=args.target,
-        out=args.out,
+        # Not through folders that do not exist: making OUT.work would make OUT, too.
+        out=args.out.resolve() if ".." in args.out.parts else args.out,
         data=tuple(args.data),
         prompts=args.prompts,
         evaluate=args.evaluate,

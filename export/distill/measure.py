@@ -84,6 +84,7 @@ def ranks(
                 scores = draft.logits(hidden[row, answer])  # [answer, V']
                 wanted = table[labels[row, answer]]
                 own = scores.gather(1, wanted.clamp(min=0)[:, None])
-                above = (scores > own).sum(dim=1).clamp(max=NUM_RANKS)
+                # Not "scores > own": of a draft that has diverged, NaN would rank first.
+                above = (~(scores <= own)).sum(dim=1).clamp(max=NUM_RANKS)
                 found[index] = torch.where(wanted >= 0, above, NUM_RANKS).cpu().numpy()
     return found

@@ -16,6 +16,7 @@ DEFAULT_VOCAB = 8192
 DEFAULT_LAYERS = 2
 DEFAULT_MINUTES = 10.0
 MAX_THREADS = 1024
+WIDTH_STEP = 32  # the smallest block of inputs that share a scale
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,4 +136,13 @@ def check_against(options: Options, spec: ModelSpec) -> None:
     if options.width is not None and not 1 <= options.width <= spec.hidden_size:
         raise UsageError(
             f"--width must be 1 to {spec.hidden_size} (the target's), found {options.width}"
+        )
+    if (
+        options.width is not None
+        and options.width != spec.hidden_size
+        and options.width % WIDTH_STEP
+    ):
+        raise UsageError(
+            f"--width must be a multiple of {WIDTH_STEP} to be built in 8 or 4 bits, "
+            f"found {options.width}"
         )

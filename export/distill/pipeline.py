@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from engines.errors import UsageError
 from export.checkpoint.api import Checkpoint
-from export.distill import artefact, corpus, device
+from export.distill import artefact, corpus, device, overlap
 from export.distill.checkpoint import Best
 from export.distill.corpus import Sample
 from export.distill.evaluate import evaluate
@@ -53,7 +53,7 @@ def distill(options: Options, checkpoint: Checkpoint, report: Report) -> Facts:
     answers = source.answers()
     source.release_target()
 
-    training, held_out = corpus.hold_out(samples, HELD_OUT, options.seed)
+    training, held_out = split(samples, options.seed)
     ids = choose_ids(training, spec.vocab_size, options.vocab_for(spec), always=spec.eos_token_ids)
     report("preparing", 0.0, "the draft")
     draft, head = _start(options, checkpoint, training, ids)
@@ -84,6 +84,16 @@ def distill(options: Options, checkpoint: Checkpoint, report: Report) -> Facts:
     artefact.write(options.out, draft, ids, facts)
     work.finish()
     return facts
+
+
+def split(samples: Sequence[Sample], seed: int) -> tuple[list[Sample], list[Sample]]:
+    """Training and held-out text. What quotes a held-out answer is in neither: tasks over an answer
+    show it in their prompts, which soft labels are learned from, too. (Text that is all of one
+    kind, where nothing else would be left, is used as it is.)"""
+    training, held_out = corpus.hold_out(samples, HELD_OUT, seed)
+    answers = [sample.ids[sample.answer_start :] for sample in held_out]
+    kept, _ = overlap.without(training, answers, overlap.PASSAGE_TOKENS)
+    return kept or training, held_out
 
 
 def _start(

@@ -96,9 +96,7 @@ class Source:
                 f"{folder} holds text without the target's states, written with --labels hard; "
                 "use these labels, or another --work"
             )
-        kept, num_refused = overlap.without(
-            found, (self.frame.encode(turn) for each in self.questions for turn in each.turns)
-        )
+        kept, num_refused = self._unknown(found)
         kept = corpus.cut(kept, MAX_TOKENS)
         return kept, Data(
             names=tuple(names),
@@ -123,6 +121,17 @@ class Source:
             found = evaluate.answer(self.target, self.frame, self.questions, show)
             shards.write(folder, evaluate.prefix_of(path), found)
         return found
+
+    def _unknown(self, samples: list[Sample]) -> tuple[list[Sample], int]:
+        """The samples that have nothing of the evaluation file, and how many have."""
+        turns = [turn for each in self.questions for turn in each.turns]
+        if not turns:
+            return samples, 0
+        frame = self.frame
+        kept, quoting = overlap.without(samples, map(frame.encode, turns))
+        framed = (frame.encode(frame.before + turn + frame.after) for turn in turns)
+        kept, asking = overlap.without_prompts(kept, framed)
+        return kept, quoting + asking
 
     @property
     def _vocab_size(self) -> int:

@@ -44,7 +44,12 @@ class Work:
                         f"--work {self.path} belongs to another target; name another folder"
                     )
                 return
-            self.text.mkdir(parents=True, exist_ok=True)
+            # Not ours to fill, and OUT.work is removed at the end.
+            if self.path.is_dir() and any(self.path.iterdir()):
+                raise UsageError(
+                    f"{self.path} holds other files; name another folder for this run by --work"
+                )
+            self.path.mkdir(parents=True, exist_ok=True)
             mark.write_text(json.dumps(wanted), encoding="utf-8")
         except (OSError, ValueError) as error:
             if isinstance(error, UsageError):

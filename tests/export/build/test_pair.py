@@ -156,12 +156,34 @@ def test_a_map_beyond_the_targets_ids_is_refused(tmp_path: Path) -> None:
         check_pair(target_in(tmp_path, vocab=962), open_checkpoint(draft), 64)
 
 
+def test_v4_a_map_keeps_only_ids_that_the_draft_has_embeddings_for(tmp_path: Path) -> None:
+    """A proposed id is fed back to the draft: beyond its table, the lookup fails or lies."""
+
+    def add(document: dict[str, Any]) -> None:
+        last = document["added_tokens"][-1]
+        document["added_tokens"].append({**last, "id": 320, "content": "<extra>"})
+
+    target, offsets = make_llama(tmp_path / "t", vocab=330, tokenizer=False), np.full(300, 21)
+    draft = make_draft(tmp_path / "d", vocab=330, offsets=offsets, embeddings_from_target=False)
+    for folder in (target, draft):
+        (folder / "tokenizer.json").write_bytes(byte_level_tokenizer(320))
+    stored = open_checkpoint(draft)
+    view = check_pair(open_checkpoint(edit_tokenizer(target, add)), stored, 64)
+    assert view.spec.vocab_size == 320
+    assert view.vocab_map is not None
+    assert view.vocab_map.tolist() == list(range(21, 320))  # not 320, which only the target has
+    head = stored.tensor("lm_head.weight")[:-1]
+    np.testing.assert_array_equal(view.tensor("lm_head.weight"), head)
+
+
 def test_a_map_to_padding_alone_is_refused(tmp_path: Path) -> None:
     target = make_llama(tmp_path / "t", vocab=700, tokenizer=False)
     (target / "tokenizer.json").write_bytes(byte_level_tokenizer(320))
     offsets = np.full(300, 330)
     draft = make_draft(tmp_path / "d", vocab=700, offsets=offsets)
-    with pytest.raises(PairError, match="padding alone, its tokens are ids 0 to 319"):
+    with pytest.raises(
+        PairError, match="padding alone, the tokens of both models are ids 0 to 319"
+    ):
         check_pair(open_checkpoint(target), open_checkpoint(draft), 64)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -76,7 +77,8 @@ BIG = {
 
 def config_of(name: str) -> dict[str, Any]:
     base, changes = SCALED[name]
-    return {**CONFIGS[base], **BIG, **changes}
+    # transformers writes into what it is given, and other tests read CONFIGS.
+    return copy.deepcopy({**CONFIGS[base], **BIG, **changes})
 
 
 def spec_of(name: str) -> ModelSpec:
@@ -182,3 +184,15 @@ def test_absurd_longrope_factors_are_named(factors: Any) -> None:
     config["rope_scaling"] = {"type": "longrope", "short_factor": factors}
     with pytest.raises(CheckpointError, match="short_factor"):
         spec_from_config(config, "config.json")
+
+
+@pytest.mark.parametrize(("name", "theta"), [("qwen2-yarn", 1.0), ("mistral", 0.5), ("gemma3", 1)])
+def test_a_theta_that_gives_no_frequencies_is_refused(name: str, theta: float) -> None:
+    """Yarn divides by its logarithm."""
+    field = "rope_local_base_freq" if name == "gemma3" else "rope_theta"
+    with pytest.raises(CheckpointError, match="rope_theta must be above 1"):
+        spec_from_config({**CONFIGS[name], field: theta}, "config.json")
+
+
+def test_longrope_from_one_position_has_an_attention_factor() -> None:
+    assert long_attention_factor(4.0, 1) == 1.0

@@ -86,7 +86,7 @@ def test_v6_a_bundle_without_a_draft_says_that_it_does_not_speculate_and_why(
     out, err = capsys.readouterr()
     answer: dict[str, Any] = json.loads(out)
     assert answer["mode"] == "ar"
-    assert answer["note"] == "auto chose ar: there is no draft to speculate with"
+    assert answer["note"] == "auto runs ar: there is no draft to speculate with"
     assert answer["note"] in err
     assert "rebuild the bundle with --draft" in failing(capsys, [*generate, "--mode", "ssd"], run)
 
@@ -115,6 +115,10 @@ def test_build_prints_figures_that_no_fidelity_leaves_out(
         assert main([*arguments, "--precision", "int4", *options]) == 0
         out, err = capsys.readouterr()
         found.append((json.loads(out)["engines"]["target"], err))
+        assert main([*arguments, "--precision", "int4", *options]) == 0
+        out, err = capsys.readouterr()
+        assert json.loads(out)["cache_hit"]
+        assert ("mean KL divergence" in err) == (not options)  # said again, not measured again
     (measured, said), (left_out, silent) = found
     assert set(measured["fidelity"]) == {"num_positions", "agreement", "mean_kl"}
     assert "mean KL divergence" in said

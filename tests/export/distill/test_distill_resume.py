@@ -15,10 +15,15 @@ from engines.errors import UsageError
 from export.checkpoint.api import open_checkpoint
 from export.distill import cli, overlap, pipeline
 from export.distill.chat import frame_of
+from export.distill.checkpoint import RunFolder
 from export.distill.corpus import Sample
 from export.distill.evaluate import rounds_with_lookup
+from export.distill.initial import initial_draft
+from export.distill.options import Options
 from export.distill.prompts import read_prompts, read_questions
-from export.distill.train import Trainer
+from export.distill.text import load_target
+from export.distill.train import Budget, Labels, Trainer
+from export.distill.work import Work
 from tests.helpers.checkpoints import make_llama
 
 
@@ -157,6 +162,48 @@ def test_shared_runs_of_thirteen_tokens_are_refused() -> None:
     kept, refused = overlap.without([plain, twelve, thirteen], [prompt.tolist(), [5] * 3])
     assert ([id(each) for each in kept], refused) == ([id(plain), id(twelve)], 1)
     assert overlap.without([plain], []) == ([plain], 0)
+
+
+def test_a_short_prompt_is_refused_where_it_is_the_whole_question() -> None:
+    """It has no run of thirteen tokens, and still is not to be learned."""
+    asking, mentioning = Sample(np.array([1, 7, 8, 2, 5]), 4, 0.0), Sample(np.arange(20), 4, 0.0)
+    kept, refused = overlap.without_prompts([asking, mentioning], [[1, 7, 8, 2], [0, 1, 2]])
+    assert ([id(each) for each in kept], refused) == ([id(mentioning)], 1)
+
+
+def test_a_folder_that_holds_other_files_is_no_working_folder(tmp_path: Path) -> None:
+    """OUT.work is removed at the end, with all that is in it."""
+    (tmp_path / "d.work").mkdir()
+    (tmp_path / "d.work" / "thesis.tex").write_text("years of work")
+    options = Options(target="t", out=tmp_path / "d")
+    with pytest.raises(UsageError, match="holds other files"):
+        Work(options, "0")
+    assert os.listdir(tmp_path / "d.work") == ["thesis.tex"]
+    ours = Work(Options(target="t", out=tmp_path / "e"), "0")
+    Work(Options(target="t", out=tmp_path / "e"), "0").finish()  # its own, once made
+    assert not ours.path.exists()
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("content", [b"", b"garbage", b"PK\x03\x04 cut"])
+def test_damaged_checkpoints_are_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
+    folder = RunFolder(tmp_path)
+    folder.start({"seed": 0})
+    (tmp_path / "state.pt").write_bytes(content)
+    (tmp_path / "best.safetensors").write_bytes(content)
+    target = load_target(open_checkpoint(make_llama(tmp_path / "m")))
+    draft = initial_draft(target, (0,), np.arange(160))
+    trainer = Trainer(
+        draft, some_samples(4), Labels(np.arange(160), 320, None),
+        seed=0, budget=Budget(passes=1), dtype=target.head.dtype,
+    )  # fmt: skip
+    for read in (lambda: folder.load(trainer), lambda: folder.load_best(draft.weights)):
+        with pytest.raises(UsageError, match=r"remove .* to start anew") as caught:
+            read()
+        assert "\n" not in str(caught.value)
+    (tmp_path / "run.json").write_text("[1]")
+    with pytest.raises(UsageError, match="--resume"):
+        folder.check({"seed": 0})
 
 
 @pytest.mark.torch

@@ -171,6 +171,12 @@ def test_a_prompt_without_room_for_an_answer_is_left_out() -> None:
     assert shown(author.next_job()) == "<u>short<a>"
 
 
+def test_sums_without_room_for_an_answer_are_left_out() -> None:
+    """A target of few positions: nothing is queued then, and there is something else to write."""
+    author = Author(toy_frame(), seed=3, max_len=60)
+    assert all(len(author.next_job().prompt) < 60 for _ in range(200))
+
+
 @pytest.mark.torch
 def test_writing_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a stop nothing written is lost, no prompt is answered twice, and text is new."""
