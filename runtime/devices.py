@@ -69,9 +69,10 @@ def parse_devices(text: str, draft_sm_share: float | None = None) -> DevicePair:
             f"engine: --device {pair.draft},cpu, or cpu for both"
         )
     if draft_sm_share is not None:
-        if not 0 < draft_sm_share < 1:
+        is_number = isinstance(draft_sm_share, int | float)
+        if not is_number or not 0 < draft_sm_share < 1:
             raise UsageError(
-                f"--draft-sm-share is {draft_sm_share:g}, expected a part of the GPU above 0 and "
+                f"--draft-sm-share is {draft_sm_share!r}, expected a part of the GPU above 0 and "
                 "below 1"
             )
         if not pair.is_shared:

@@ -53,6 +53,8 @@ class Lanes:
         # Of the last two rounds, the older ones' events being recorded anew: what the target waits
         # for, and what must be reached before.
         self._begun: deque[tuple[Event, Event] | None] = deque(maxlen=2)
+        # Why the draft is being given up: ctrl-C may come in the middle, `finish` ends it then.
+        self._leaving: tuple[str, bool] | None = None
 
     def begin_round(self, proposed: Event | None, behind: Event) -> None:
         """A round is about to be queued, which waits for the draft's ``proposed``, if given: that
@@ -80,6 +82,8 @@ class Lanes:
     def finish(self) -> None:
         """Wait until both sides are idle. Raises the target's error, and the draft's where an
         error of the draft is one of the pair."""
+        if self._leaving is not None:
+            self._give_up(*self._leaving)
         if self._patience is None:
             try:
                 self.target.stream.sync()
@@ -145,12 +149,18 @@ class Lanes:
                 return
         raise error
 
-    def _give_up(self, why: str, *, hangs: bool = False) -> None:
-        """Go on without the draft, on a new stream of the target's."""
-        draft, target = self._draft, self.target
-        if not hangs:
+    def _give_up(self, why: str, hangs: bool = False) -> None:
+        """Go on without the draft, on a new stream of the target's. Left in the middle it can be
+        begun again."""
+        draft, target = self.draft, self.target
+        self._leaving = (why, hangs)
+        if draft is not None and not hangs:
             draft.stream.close()
-        target.stream.close()
+        try:
+            target.stream.close()
+        except BaseException:  # what it runs may run on: no other may begin beside it
+            self._leaving = None
+            raise
         jobs = target.journal.undone()
         target.stream = self._reopened()
         self.draft = self._patience = None
@@ -158,6 +168,7 @@ class Lanes:
         self.note = f"{why}; decoding goes on without it, one token a round"
         _logger.warning("%s", self.note)
         self._salvage(jobs)
+        self._leaving = None
 
     def _reopened(self) -> Stream:
         side = self.target

@@ -22,11 +22,14 @@ from plugins.sample import args as sample
 from plugins.verify import args as verify
 from runtime.backends.device_blocks import block_bytes, default_copies, pool_bytes
 from runtime.backends.device_caches import staging_bytes
+from runtime.backends.tensorrt.session import attended_lengths
 from runtime.devices import CPU, DeviceName, DevicePair
 
 MIB = 2**20
 VENDOR_BYTES = {"onnxruntime": 256 * MIB, "tensorrt": 128 * MIB, "tensorrt-rtx": 128 * MIB}
 """Kernels and workspaces that a vendor's libraries keep on a GPU: an estimate for each process."""
+CONTEXT_BYTES = 2 * MIB
+"""Of a compiled engine's execution context and the graphs of its calls: an unmeasured estimate."""
 MAX_RANKS = 63
 """Candidates for a bonus token that a draft keeps of each place, at most; else as many as W."""
 _FLOAT = 4
@@ -121,6 +124,8 @@ def plan_memory(
         items += _on_gpu(engine, num_slots) if place.is_gpu else _on_cpu(engine, num_slots)
         if place.is_gpu:
             items.append(_state(engine, num_slots, num_draft, num_branches))
+            if engine.backend in TENSORRT_BACKENDS:
+                items.append(_contexts(engine, num_slots, num_draft, num_branches))
             found.setdefault(CPU, []).append(_pinned(engine, num_slots, num_draft))
     for place, items in found.items():
         if place.is_gpu:
@@ -145,10 +150,12 @@ def require_room(
     available = free(short.device)
     assert available is not None
     largest = max(short.items, key=lambda item: item.num_bytes)
+    estimated = sum(item.num_bytes for item in short.items if item.is_estimate)
     raise CapacityError(
         f"{short.device} has {in_words(available)} free, {in_words(short.total)} are needed for "
         f"{num_slots} at once (most of it {largest.what} of the {largest.role}, "
-        f"{in_words(largest.num_bytes)}); {_way_out(plan_for, num_slots, devices, free)}"
+        f"{in_words(largest.num_bytes)}; {in_words(estimated)} are estimates); "
+        f"{_way_out(plan_for, num_slots, devices, free)}"
     )
 
 
@@ -260,6 +267,17 @@ def _state(engine: EngineManifest, num_slots: int, num_draft: int, num_branches:
     ranks = min(num_branches, MAX_RANKS) + 1
     lists = 0 if is_target else num_draft * num_slots * num_branches * ranks * 8
     return Item("rounds and kernels", engine.role, scratch + lists, is_estimate=True)
+
+
+def _contexts(engine: EngineManifest, num_slots: int, num_draft: int, num_branches: int) -> Item:
+    """A margin for what a compiled engine keeps of each call: as if every number of texts came, at
+    every length, in the calls that a round makes; those of a prompt share one context."""
+    if engine.role == TARGET:
+        calls = 2 if num_draft else 1  # plain decoding and verification
+    else:
+        calls = 1 + max(1, num_draft if num_branches else 0)  # root and branch steps
+    count = 1 + num_slots * calls * len(attended_lengths(engine.lengths))
+    return Item("contexts and graphs", engine.role, count * CONTEXT_BYTES, is_estimate=True)
 
 
 def _pinned(engine: EngineManifest, num_slots: int, num_draft: int) -> Item:

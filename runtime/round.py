@@ -113,6 +113,7 @@ class Rounds:
         """Queue the forgetting of every text; the caches go back to their fewest rows."""
         self._num_proposed = 0
         self._target.launch(self._target.worker.reset, "reset")
+        self._target.stream.record(self._fed)  # that of a lost stream could not be waited for
         if (draft := self._lanes.draft) is not None:
             draft.launch(draft.worker.reset, "reset")
 
@@ -272,6 +273,7 @@ class Rounds:
         """The target has a new stream, and the draft is gone: queue what was not done, and leave
         out the rounds that were not judged."""
         self._num_proposed = 0
+        self._dropped = None  # of the old stream: nothing holds up the new one
         unjudged = {job.round_number for job in jobs if job.label == "verify"}
         for job in jobs:
             if job.round_number is None or job.round_number not in unjudged:

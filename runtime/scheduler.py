@@ -121,12 +121,16 @@ class Scheduler:
         later request.
         """
         started, begin = perf_counter(), self._course.figures
-        tickets = [
-            self.submit(request, None if on_tokens is None else _bound(on_tokens, index))
-            for index, request in enumerate(requests)
-        ]
-        while not all(ticket.done for ticket in tickets):
-            self.step()
+        try:
+            tickets = [
+                self.submit(request, None if on_tokens is None else _bound(on_tokens, index))
+                for index, request in enumerate(requests)
+            ]
+            while not all(ticket.done for ticket in tickets):
+                self.step()
+        except BaseException:  # ctrl-C may also have come between two steps
+            self._abandon()
+            raise
         total = Tally(self._mailbox.num_draft)
         for ticket in tickets:
             total.add(ticket.tally)

@@ -91,11 +91,9 @@ class Stats:
 
     @property
     def hit_rate(self) -> float | None:
-        """Share of outcomes that had been prepared; None where nothing is prepared."""
-        if self.num_hits is None:
-            return None
+        """Share of outcomes that had been prepared; None where none was looked up."""
         known = self.num_rounds_after_hit + self.num_rounds_after_miss
-        return self.num_hits / known if known else 0.0
+        return self.num_hits / known if self.num_hits is not None and known else None
 
     @property
     def hidden_s(self) -> float:

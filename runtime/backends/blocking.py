@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engines.manifest import TARGET, EngineManifest
+from engines.tensors import DType
 from plugins.layer import DeviceTensor
 from plugins.verify.reference import verify
 from runtime.backends.api import CallShape, DeviceSession, DeviceStep
@@ -58,6 +59,7 @@ class BlockingSession:
             for name, tensor in self._blocks.tensors(shape, num_attended).items()
         }
         num_slots, num_logits = shape.num_slots, shape.num_logits
+        logits = arrays["logits"]
         return BlockingStep(
             shape=shape,
             tokens=arrays["tokens"],
@@ -66,7 +68,7 @@ class BlockingSession:
             mask=arrays["mask"][:, 0],
             logit_rows=arrays["logit_rows"],
             num_draft=arrays["num_draft"],
-            logits=arrays["logits"],
+            logits=logits if logits.dtype == np.float32 else np.zeros(logits.shape, np.float32),
             accepted=np.zeros(num_slots, np.int64),
             next=np.zeros(num_slots, np.int64),
             sample=np.zeros((num_slots, num_logits), np.int64),
@@ -102,14 +104,17 @@ class BlockingSession:
     def run(self, step: BlockingStep) -> None:
         """Copy the inputs over, run, copy the logits back, wait, and judge them on the host."""
         device = step._step
+        logits = step._arrays["logits"]
         for name in INPUTS:
             tensor: DeviceTensor = getattr(device, name)
             array = step._arrays[name]
             self._copies.copy(array.ctypes.data, tensor.address, array.nbytes)
         device.enqueue()
-        self._copies.copy(device.logits.address, step.logits.ctypes.data, step.logits.nbytes)
+        self._copies.copy(device.logits.address, logits.ctypes.data, logits.nbytes)
         if self._is_on_gpu:
             current_stream().sync()
+        if step.logits is not logits:
+            step.logits[:] = _as_float32(logits, device.logits.dtype)
         if self.manifest.role == TARGET:
             drafted = np.take_along_axis(step.tokens, step.logit_rows[:, 1:], axis=1)
             step.accepted[:], step.next[:] = verify(step.logits, drafted, step.num_draft)
@@ -156,8 +161,17 @@ def _host_memory(device: Device) -> Allocator:
 
 
 def _array(tensor: DeviceTensor) -> np.ndarray:
-    """The host's memory at an address, as an array; the blocks keep it alive."""
-    kind = tensor.dtype.numpy
+    """The host's memory at an address, as an array; the blocks keep it alive. bfloat16, which numpy
+    does not know, as its bits."""
+    is_bits = tensor.dtype is DType.BFLOAT16
+    kind = np.dtype(np.uint16) if is_bits else tensor.dtype.numpy
     size = int(np.prod(tensor.shape)) * kind.itemsize
     raw = (ctypes.c_uint8 * size).from_address(tensor.address)
     return np.ctypeslib.as_array(raw).view(kind).reshape(tensor.shape)
+
+
+def _as_float32(logits: np.ndarray, dtype: DType) -> np.ndarray:
+    """Logits of half precision, or their bits, as ``Step`` promises them."""
+    if dtype is DType.BFLOAT16:
+        return (logits.astype(np.uint32) << 16).view(np.float32)
+    return logits.astype(np.float32)

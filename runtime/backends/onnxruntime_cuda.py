@@ -11,15 +11,14 @@ A node that has no CUDA kernel is given to the CPU without a word, and then each
 GPU and copies both ways. So the first call is profiled, and such nodes are refused by name. Nodes
 on the CPU that compute with shapes alone copy nothing and are fine.
 
-A run is not capturable by others: it frees page-locked buffers in callbacks on the stream, which a
-foreign graph would repeat. ONNX Runtime captures graphs itself (``with_graphs``, `capture`). It
-does so in CUDA's global mode, in which other threads must not allocate, so calls are captured at
-loading only; all others run plainly, which costs a launch per kernel.
+A run is not capturable: it frees page-locked buffers in callbacks on the stream, which a graph
+would repeat. So a call costs a launch per kernel. Graphs that ONNX Runtime captures by itself are
+not used: it does so in CUDA's global mode, in which no other thread may allocate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -29,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from engines.bundle import MODEL_FILE
-from engines.errors import BackendError
+from engines.errors import BackendError, DeviceError
 from engines.manifest import EngineManifest
 from engines.tensors import DType
 from plugins.layer import DeviceTensor
@@ -50,9 +49,6 @@ from runtime.device.copies import CudaCopies
 from runtime.device.cuda import CudaDevice, CudaStream, current_stream
 
 ASYNC_RUN = ("disable_synchronize_execution_providers", "1")
-GRAPH_ID = "gpu_graph_id"
-NO_GRAPH = "-1"
-"""As a graph's id: run plainly."""
 _BFLOAT16 = 16
 """``onnx.TensorProto.BFLOAT16``: numpy has no such type."""
 
@@ -76,7 +72,6 @@ class OrtCudaSession:
         *,
         num_slots: int,
         num_copies: int | None = None,
-        with_graphs: bool = False,
         module: Any = None,
     ) -> None:
         self.manifest = manifest
@@ -87,12 +82,10 @@ class OrtCudaSession:
         self._stream = stream
         self._num_slots = num_slots
         self._num_copies = default_copies(manifest) if num_copies is None else num_copies
-        self._with_graphs = with_graphs
         self._module = module
         self._runtime: Any = None
         self._handle = 0
         self._steps: dict[tuple[CallShape, int], OrtCudaStep] = {}
-        self._num_graphs = 0
 
     def load(self) -> None:
         """Allocate everything, load the engine, run it once and look at where its nodes ran.
@@ -145,52 +138,41 @@ class OrtCudaSession:
     def copy_slot(self, source: int, destination: int, rows: slice) -> None:
         self._caches.copy_slot(source, destination, rows)
 
-    def capture(self, shapes: Sequence[CallShape]) -> None:
-        """Let ONNX Runtime capture these calls at the rows bound now; later runs replay them.
-
-        For loading, while no other thread uses the GPU: what the inputs hold is run, so the
-        caches are void afterwards. Raises BackendError.
-        """
-        if not self._with_graphs:
-            raise BackendError("this session was loaded without CUDA graphs; use with_graphs=True")
-        for shape in shapes:
-            step = self.prepare(shape)
-            if not step.is_graph:
-                self._num_graphs += 1
-                step.use_graph(self._run_options(str(self._num_graphs)))
-                step.enqueue()
-
     def close(self) -> None:
+        """Let go of the engine once the GPU is idle, without waiting for that; idempotent."""
+        held = self._take_runtime()
         self._steps.clear()
-        self._retire()
         for name in ("_ones", "_blocks", "_caches"):  # their memory goes with the last reference
             self.__dict__.pop(name, None)
+        if held:
+            with suppress(DeviceError):  # the device was closed: nothing runs any more
+                self._device.when_idle(held.clear)
 
     def run_step(self, step: OrtCudaStep) -> None:
         """Enqueue one call; BackendError when ONNX Runtime refuses it."""
+        if not self._steps:
+            raise BackendError(f"the {self.manifest.role} engine was closed; open the bundle again")
         if int(current_stream().handle) != self._handle:
             # The pair gave a stream up and goes on in another, which an engine cannot change to.
-            self._retire()
+            # The old one was closed, so nothing runs: free the weights before they come again.
+            self._take_runtime().clear()
             self._open(None)
-            for each in self._steps.values():  # graphs are gone with the engine that had them
-                each.options, each.is_graph = self._plain_run, False
-        if step.runtime is not self._runtime:
+        if step.binding is None:
             step.binding = self._bound(step)
-            step.runtime = self._runtime
         try:
-            self._runtime.run_with_iobinding(step.binding, step.options)
+            self._runtime.run_with_iobinding(step.binding, self._run_options)
         except Exception as error:
             shape = step.shape
             raise BackendError(
                 f"the {self.manifest.role} engine failed on {self._device.name} at "
                 f"{shape.num_slots} x {shape.num_tokens} tokens, {step.mask.shape[-1]} rows: "
                 f"{one_line(error)}"
-            ) from error
+            ) from error.with_traceback(None)  # whose frames keep the engine alive
 
     def _open(self, profile_folder: Path | None) -> None:
         """On the thread of the stream that runs the engine from now on."""
         module = self._module
-        self._handle = int(current_stream().handle)
+        handle = int(current_stream().handle)
         options = module.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = 3
@@ -199,44 +181,38 @@ class OrtCudaSession:
             options.enable_profiling = True
             options.profile_file_prefix = str(profile_folder / "first-call")
         options.add_session_config_entry(*INT8_COMPUTE)
-        wanted = self._provider_options()
+        wanted = self._provider_options(handle)
         where = f"ONNX Runtime {module.__version__} on {self._device.name}"
         try:
-            self._runtime = module.InferenceSession(
+            runtime = module.InferenceSession(
                 str(self._model), options, providers=[(PROVIDER, wanted)], enable_fallback=0
             )
         except Exception as error:
             raise BackendError(f"{where} cannot load {self._model}: {one_line(error)}") from error
-        if PROVIDER not in self._runtime.get_providers():
+        if PROVIDER not in runtime.get_providers():
             raise BackendError(
                 f"{where}: the CUDA provider did not start, as without the libraries of CUDA and "
                 f"cuDNN that it was built for; install them: {INSTALL}"
             )
-        found = self._runtime.get_provider_options()[PROVIDER]
+        found = runtime.get_provider_options()[PROVIDER]
         for name, value in wanted.items():
             if found.get(name, value) != value:
                 raise BackendError(
                     f"{where}: its option {name} is {found[name]!r} after {value!r} was asked "
                     f"for; use another version: {INSTALL}"
                 )
-        require_border(self._runtime, self.manifest, self._model)
-        self._plain_run = self._run_options(NO_GRAPH)
+        require_border(runtime, self.manifest, self._model)
+        self._run_options = module.RunOptions()
+        self._run_options.add_run_config_entry(*ASYNC_RUN)
+        self._runtime, self._handle = runtime, handle
 
-    def _provider_options(self) -> dict[str, str]:
+    def _provider_options(self, stream: int) -> dict[str, str]:
         return {
             "device_id": str(self._device.ordinal),
-            "user_compute_stream": str(self._handle),
+            "user_compute_stream": str(stream),
             "arena_extend_strategy": "kSameAsRequested",  # else it takes up to twice the memory
             "use_tf32": "0",
-            "enable_cuda_graph": "1" if self._with_graphs else "0",
         }
-
-    def _run_options(self, graph_id: str) -> Any:
-        options = self._module.RunOptions()
-        options.add_run_config_entry(*ASYNC_RUN)
-        if self._with_graphs:
-            options.add_run_config_entry(GRAPH_ID, graph_id)
-        return options
 
     def _require_gpu_nodes(self) -> None:
         """Run a call of one token under the profiler; BackendError where it copied to the host."""
@@ -273,7 +249,6 @@ class OrtCudaSession:
             num_draft=tensors["num_draft"],
             logits=tensors["logits"],
             bound=bound,
-            options=self._plain_run,
             session=self,
         )
 
@@ -289,12 +264,13 @@ class OrtCudaSession:
         kind = _BFLOAT16 if tensor.dtype is DType.BFLOAT16 else tensor.dtype.numpy.type
         method(name, "cuda", self._device.ordinal, kind, list(tensor.shape), tensor.address)
 
-    def _retire(self) -> None:
-        """Let go of the engine once the GPU has done all that is enqueued."""
-        if self._runtime is not None:
-            held = [self._runtime]
-            self._runtime = None
-            self._device.when_idle(held.clear)
+    def _take_runtime(self) -> list[Any]:
+        """The only reference to the engine, none where there is none: a binding has one too."""
+        for step in self._steps.values():
+            step.binding = None
+        held = [] if self._runtime is None else [self._runtime]
+        self._runtime, self._handle = None, 0
+        return held
 
 
 @dataclass(slots=True)
@@ -311,17 +287,9 @@ class OrtCudaStep:
     logits: DeviceTensor
     bound: dict[str, DeviceTensor] = field(repr=False)
     """Every input and output of the engine."""
-    options: object
     session: OrtCudaSession = field(repr=False)
-    runtime: object = None
-    """The engine that ``binding`` was made for."""
     binding: object = None
-    is_graph: bool = False
-
-    def use_graph(self, options: object) -> None:
-        """Run with these options from now on, which name a CUDA graph."""
-        self.options = options
-        self.is_graph = True
+    """To the engine that is open now; None until the step runs with it."""
 
     def enqueue(self) -> None:
         self.session.run_step(self)

@@ -3,15 +3,35 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from engines.bundle import open_bundle
+from engines.compat import require
 from runtime.cli.options import OpenLlm
-from runtime.placement import OPTION_MODES
+from runtime.device.cores import available_cores, cpu_quota
+from runtime.placement import AUTO, OPTION_MODES, place
 from runtime.spec.plan import RoundReport
 
 if TYPE_CHECKING:
     from runtime.llm import LLM
+
+
+def require_modes(args: argparse.Namespace, modes: Sequence[str]) -> None:
+    """Refuse what one of ``modes`` cannot be opened with, before the first of them is loaded.
+
+    Raises BundleError, BundleIncompatibleError and UsageError.
+    """
+    bundle = open_bundle(args.bundle)
+    require(
+        bundle,
+        backend=bundle.manifest.backend,
+        num_draft=args.num_draft,
+        branches=args.branches,
+    )
+    for mode in modes:
+        if mode != AUTO:
+            place(mode, available_cores(), cpu_quota(), has_draft=bundle.draft is not None)
 
 
 def open_mode(

@@ -27,6 +27,7 @@ from runtime.kv.layout import SlotLayout
 from runtime.loader import LoadedPair, on_stream
 from runtime.memo import Memo
 from runtime.placement import place
+from runtime.spec.controller.pace import GAP_S
 from runtime.spec.cost import Grid, PairTimes
 from runtime.workers.calls import fill_trunk
 
@@ -40,8 +41,6 @@ SCATTER, STOLEN = 0.10, 0.15
 """More than this is a disturbance: the quartiles' distance in medians, and the share of time in
 which the calling thread did not work. Idle machines show 1 to 4 % and less than 2 %."""
 CONTEXT = 192
-HOST_S = 0.0003
-"""What a round takes beyond its engines, for a start; it is measured while rounds run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,7 @@ class Measured:
     @property
     def times(self) -> PairTimes:
         """For the cost model. An engine was measured while the other one was idle."""
-        return PairTimes.apart(self.target, self.draft, HOST_S)
+        return PairTimes.apart(self.target, self.draft, GAP_S)
 
 
 @dataclass(frozen=True, slots=True)

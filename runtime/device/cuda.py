@@ -163,7 +163,7 @@ class CudaDevice(HostDevice):
             super().close()
         finally:
             if not was_closed:
-                self._heap.close()
+                self._heap.close(self._close_timeout_s)
 
     def open_to(self, other: CudaDevice) -> bool:
         """Let the GPU of `other` write this GPU's buffers; False where they have no direct link."""

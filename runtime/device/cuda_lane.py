@@ -115,15 +115,21 @@ class CudaLane:
             sleep(_LOOK_AGAIN_S)
         return True
 
-    def call(self, make: Callable[[], T]) -> T:
+    def call(self, make: Callable[[], T], timeout_s: float | None = None) -> T:
         """Run `make` on the lane's thread, after what is queued there; return what it returns.
 
-        Blocks the host until then. What `make` raises is raised here and does not fail the lane.
-        Raises the lane's failure if it has one.
+        Blocks the host until then, for `timeout_s` at most. What `make` raises is raised here and
+        does not fail the lane. Raises the lane's failure if it has one, and DeviceError when the
+        thread does not get there in time.
         """
         step = _Call(make)
         self._inner.put(step)
-        return step.future.result()
+        try:
+            return step.future.result(timeout_s)
+        except TimeoutError:
+            if step.future.done():  # `make` raised it
+                raise
+            raise DeviceError(f"{self._place} has not answered for {timeout_s:g} s") from None
 
     def close(self) -> None:
         self._inner.put(_Teardown())

@@ -78,12 +78,15 @@ class CudaHeap:
         """Call `close` once the GPU has done all that is enqueued by now. From any thread."""
         self._lane.put(Launch(partial(self._close_when_idle, close), "free"))
 
-    def close(self) -> None:
-        """End the lane; if buffers are alive that it still has to free, after the last of them."""
+    def close(self, timeout_s: float) -> None:
+        """End the lane; if buffers are alive that it still has to free, after the last of them.
+
+        Raises DeviceError for a GPU that hangs: the lane waits for it to free what was let go of.
+        """
         try:
-            is_unused = self._lane.call(self._stop_allocating)
+            is_unused = self._lane.call(self._stop_allocating, timeout_s)
         except DeviceError:
-            is_unused = True  # a lost context frees nothing any more
+            is_unused = True  # a lost context frees nothing any more, and a GPU that hangs neither
         if is_unused:
             self._lane.close()
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Event as Flag
 
 import numpy.typing as npt
 
-from engines.errors import BackendError
+from engines.errors import BackendError, DeviceError
 from runtime.device.api import Access, Buffer, Device, Event, Graph, Stream
 from runtime.device.seeded import SeededDevice
 
@@ -58,7 +59,12 @@ class Fault:
         """Stall a stream whose work runs in the host's thread."""
         self.has_struck = True
         device.hold(stream)
-        self._on_release.append(lambda: device.release(stream))
+
+        def let_go() -> None:
+            with suppress(DeviceError):  # it may be closed by now: another fault had struck it
+                device.release(stream)
+
+        self._on_release.append(let_go)
 
 
 class FaultyDevice:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack
+from functools import partial
 from typing import TypeAlias
 
 from engines.bundle import Bundle
 from engines.compat import TENSORRT_BACKENDS, require
-from engines.errors import SsdError
 from engines.manifest import DRAFT, TARGET, EngineManifest
 from runtime.backends.api import DeviceSession
 from runtime.backends.blocking import BlockingSession
@@ -19,7 +19,8 @@ from runtime.device.cuda import CudaDevice, CudaStream, CudaStreamOptions
 from runtime.device.host import HostDevice
 from runtime.devices import DeviceName, DevicePair
 from runtime.loading.hardware import Hardware
-from runtime.loading.probing import remembered_probe
+from runtime.loading.probing import on_stream, remembered_probe
+from runtime.loading.warming import round_calls
 from runtime.memo import Memo
 from runtime.placement import Placement
 from runtime.workers.probe import Invariance
@@ -83,25 +84,51 @@ class GpuEngines:
         else:
             self.draft_host_session = self._load_on_cpu(draft)
 
+    def warm_up(self, num_draft: int, num_branches: int) -> None:
+        """Run what rounds run, of compiled engines; caches are empty afterwards. Before any text.
+
+        ONNX Runtime has nothing to compile.
+        """
+        sides = [(TARGET, self.target_session, self.target_stream)]
+        if self.draft_session is not None:
+            sides.append((DRAFT, self.draft_session, self.draft_stream))
+        for role, session, stream in sides:
+            if not isinstance(session, TensorRtSession):
+                continue
+            calls = round_calls(
+                role,
+                self.placement.mode,
+                num_draft=num_draft,
+                num_branches=num_branches,
+                num_slots=self._num_slots,
+                min_tokens=self.invariance.min_tokens,
+            )
+            self._tell(
+                f"warming up the {role} engine: first runs of {len(calls)} calls "
+                "(TensorRT-RTX compiles kernels for each, once on a machine)"
+            )
+            on_stream(stream, partial(session.warm_up, calls), f"warm up {role}")
+
     def reopen_target_stream(self) -> CudaStream:
         """The target's stream anew, after the first was closed."""
         return self._stream(self.target_device, TARGET)
 
     def close(self, before_engines: Callable[[], None] = lambda: None) -> None:
-        """Free streams, engines, caches and devices; idempotent.
+        """Free streams, engines, caches and devices, all of them whatever fails; idempotent.
 
         ``before_engines`` is called when nothing runs any more, and the engines are still there.
+        Raises what failed: of several, the last, with those before it as its context.
         """
-        for stream in self._streams:  # or work that is still queued would meet freed memory
-            stream.close()
-        before_engines()
-        if self.draft_host_session is not None:
-            self.draft_host_session.close()
-        for session in self._sessions:
-            with suppress(SsdError):  # of a stream that failed: there is nothing left to free
-                session.close()
-        for device in self._opened.values():
-            device.close()
+        with ExitStack() as last_first:
+            for device in self._opened.values():
+                last_first.callback(device.close)
+            for session in self._sessions:
+                last_first.callback(session.close)
+            if self.draft_host_session is not None:
+                last_first.callback(self.draft_host_session.close)
+            last_first.callback(before_engines)
+            for stream in self._streams:  # first: queued work would meet freed memory
+                last_first.callback(stream.close)
 
     def _device(self, name: DeviceName) -> CudaDevice:
         if name not in self._opened:

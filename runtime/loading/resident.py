@@ -85,6 +85,7 @@ class ResidentPair:
 
     def _open(self, fallback: Fallback, policy: Policy | None, on_round: OnRound | None) -> None:
         engines, placement = self.engines, self.placement
+        engines.warm_up(self._num_draft, self._num_branches)
         work = work_on(engines.target_device, engines.target_stream, self._hardware.kernels)
         mailbox = self._mailbox()
         self.target = ResidentTarget(

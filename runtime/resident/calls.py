@@ -42,7 +42,7 @@ def feed_chunk(
         ]
     )
     mask_trunk(work, step, layout)
-    step.enqueue()
+    phases.enqueue(step)
 
 
 def mask_trunk(work: Work, step: DeviceStep, layout: SlotLayout) -> None:

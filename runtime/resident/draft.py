@@ -284,7 +284,7 @@ class ResidentDraft:
                 lambda: self._drafting.lookup(self.mailbox.verdict_in, count, num_branches),
             )
         self._number += 1
-        self.ledger.queue_round(1 + self._num_pending)
+        self.ledger.queue_round(self._number, 1 + self._num_pending)
         self._num_pending = 0
 
     def _feed(self, row: Held, start: int, chunk: Sequence[int]) -> None:

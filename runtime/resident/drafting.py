@@ -83,8 +83,8 @@ class Drafting:
         rows, prepared = self._memory.rows, self._memory.prepared
         num_rows = root.shape.num_slots
         fields = {
-            **_fields(rows, "active", "length", "limit", "last_tokens"),
-            **_fields(self._memory.proposal, "kind", "num_draft", "verify_tokens"),
+            **rows.fields("active", "length", "limit", "last_tokens"),
+            **self._memory.proposal.fields("kind", "num_draft", "verify_tokens"),
             "num_rows": num_rows,
             "num_wanted": num_draft,
             "max_draft": self._memory.max_draft,
@@ -155,7 +155,7 @@ class Drafting:
             "kv_commit",
             kv_commit.ENTRY,
             {
-                **_fields(self._memory.rows, "winner", "commit_at"),
+                **self._memory.rows.fields("winner", "commit_at"),
                 "num_draft": self._memory.proposal["num_draft"],
                 "caches": table,
                 "num_caches": len(caches),
@@ -186,7 +186,7 @@ class Drafting:
     def _fork(self, entry: str, num_rows: int, num_branches: int, depth: int, **call: int) -> None:
         memory = self._memory
         arrays = {**memory.rows.addresses, **memory.prepared.addresses, **memory.plan.addresses}
-        arrays |= _fields(memory.proposal, "generation", "num_draft")
+        arrays |= memory.proposal.fields("generation", "num_draft")
         names = {each.name for each in fork.ARGS.fields}
         self._work.launch(
             "fork",
@@ -212,7 +212,3 @@ class Drafting:
         self._work.launch(
             "chain", entry, fields, num_blocks=num_blocks, num_threads=chain.NUM_THREADS
         )
-
-
-def _fields(slab: Slab, *names: str) -> dict[str, int]:
-    return {name: slab[name] for name in names}

@@ -13,7 +13,8 @@ The first two cross the link between two GPUs: 80 bytes a row and round with K =
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Lock
 from typing import Any
@@ -64,8 +65,9 @@ class Exchange(Readings):
             there, "draft figures", (mail.NUM_DRAFT_FIGURES,), "float64"
         )
         self.figures: Buffer = host_readable(here, "figures", (mail.VERIFY_S + 1,), "float64")
-        self.readers: list[OnRead] = []
-        """Those at the draft's side whom the readings of rounds with a verdict concern."""
+        self.readers: list[Callable[[int, Rows], None]] = []
+        """Those at the draft's side whom the readings of rounds with a verdict concern; told its
+        number, too."""
         self.reports: Reports | None = None
         self._collecting = Lock()
         self._num_sent = 0
@@ -89,8 +91,9 @@ class Exchange(Readings):
         """Work of the target: a round is queued whose reading will be at ``place``."""
         del takes
         self._num_sent += sends
-        readers = (on_read, *self.readers) if sends else (on_read,)
-        self.flights[place] = Flight(num_tokens, self._num_sent if sends else None, readers)
+        number = self._num_sent if sends else None
+        told = () if number is None else tuple(partial(each, number) for each in self.readers)
+        self.flights[place] = Flight(num_tokens, number, (on_read, *told))
 
     def receive_proposal(self) -> dict[str, Any]:
         """Work of the target: the message, as ``plugins.take`` has it."""

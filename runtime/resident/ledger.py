@@ -3,12 +3,15 @@
 Written by the side's own work, so by one thread. Of a running text it knows a length that the
 text had, and how much longer each round queued since may have made it: that bounds the cache rows
 of the next call. Outcomes that have been read make the bound exact again.
+
+Rounds go by number, since the host may read one before this side's thread has come to queue it,
+and leaves some unread.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
@@ -53,8 +56,10 @@ class Ledger:
         self.rows: list[Held | None] = [None] * num_slots
         self.num_rows = 0
         """Rows of the next call: up to the last slot whose text runs."""
-        self._widths: deque[int] = deque()
-        self._read: SimpleQueue[Rows] = SimpleQueue()
+        self._widths: dict[int, int] = {}
+        self._newest = 0
+        self._read: SimpleQueue[tuple[int, Rows]] = SimpleQueue()
+        self._early: list[tuple[int, Rows]] = []
 
     def reset(self) -> None:
         """Forget every text, and outcomes that nobody has read."""
@@ -88,6 +93,7 @@ class Ledger:
         self._count()
 
     def move(self, source: SlotRef, destination: SlotRef) -> Held:
+        self.learn()  # what was read says the old slot
         row, held = self.of(source), self.rows[destination.index]
         require_free(None if held is None else held.slot, destination)
         row.slot = destination
@@ -112,38 +118,45 @@ class Ledger:
         """Whether a text's law may cut ids."""
         return any(row is not None and row.entry.params.truncates for row in self.rows)
 
-    def queue_round(self, width: int) -> None:
-        """A round was queued that adds up to ``width`` tokens to each running text."""
-        self._widths.append(width)
+    def queue_round(self, number: int, width: int) -> None:
+        """A round was queued that adds up to ``width`` tokens to each running text. Numbers only
+        go up, and by one in rounds that follow each other."""
+        self._widths[number] = width
+        self._newest = number
         for row in self._running():
             row.unread += width
 
-    def note_read(self, rows: Rows) -> None:
-        """The host has read the outcomes of the oldest round that it had not. From any thread."""
-        self._read.put(rows)
+    def note_read(self, number: int, rows: Rows) -> None:
+        """The host has read the outcomes of that round. From any thread."""
+        self._read.put((number, rows))
 
     def learn(self) -> None:
         """Take in what was read since."""
-        while True:
-            try:
-                rows = self._read.get_nowait()
-            except Empty:
-                return
-            if not self._widths:
+        with suppress(Empty):
+            while True:
+                self._early.append(self._read.get_nowait())
+        while self._early and self._early[0][0] <= self._newest:
+            number, rows = self._early.pop(0)
+            width = self._widths.pop(number, None)
+            for unread in [each for each in self._widths if each < number]:
+                del self._widths[unread]
+            if width is not None:
+                self._learn(rows, width)
+
+    def _learn(self, rows: Rows, width: int) -> None:
+        for row in self._running():
+            cells = rows[row.slot.index]
+            if cells[mail.KIND] == Kind.SKIP or cells[mail.GENERATION] != row.slot.generation:
                 continue
-            width = self._widths.popleft()
-            for row in self._running():
-                cells = rows[row.slot.index]
-                if cells[mail.KIND] == Kind.SKIP or cells[mail.GENERATION] != row.slot.generation:
-                    continue
-                row.known += cells[mail.ACCEPTED] + 1
-                row.unread -= width
-                row.fed = max(row.fed, row.known - 2)  # a draft's may lack the last two
+            row.known += cells[mail.ACCEPTED] + 1
+            row.unread -= width
+            row.fed = max(row.fed, row.known - 2)  # a draft's may lack the last two
 
     def forget_rounds(self) -> None:
         """No outcome of a round that was queued so far will be read."""
         self._widths.clear()
         self._read = SimpleQueue()
+        self._early.clear()
         for row in self._running():
             row.unread = 0
 

@@ -9,8 +9,9 @@ numbers and addresses are fixed, and which read all that changes from device mem
     second     the work is captured, the graph is launched         the work runs
     later      the graph is launched                               the work runs
 
-Two sides may share a GPU. What a library does for a new call (memory, contexts) is kept apart from
-the other side's captures.
+Two sides may share a GPU. What a library does for a new call is kept apart from the other side's
+captures: it takes memory, makes contexts, loads kernels, or captures a graph of its own, for which
+the first two uses are taken.
 """
 
 from __future__ import annotations
@@ -18,16 +19,24 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from logging import getLogger
 
+from engines.errors import SsdError
 from runtime.backends.api import CallShape, DeviceSession, DeviceStep
 from runtime.device.api import Device
 from runtime.device.cuda import CudaDevice
 from runtime.device.cuda_graph import CapturedGraph
 
+_logger = getLogger(__name__)
+
+MOST_KEPT = 256
+"""Phases of a side: a graph takes memory of the GPU, so those not used for longest are let go."""
+
 
 @dataclass(slots=True)
 class _Phase:
     steps: tuple[DeviceStep, ...]
+    num_runs: int = 0
     graph: CapturedGraph | None = None
 
 
@@ -37,8 +46,10 @@ class Phases:
     def __init__(self, device: Device, session: DeviceSession) -> None:
         self._session = session
         self._prepared: set[tuple[CallShape, int]] = set()
+        self._enqueued: set[tuple[CallShape, tuple[int, ...]]] = set()
         self._apart: Callable[[], AbstractContextManager[object]] = nullcontext
         self._capture: Callable[[Callable[[], None], str], CapturedGraph] | None = None
+        self._is_gpu = isinstance(device, CudaDevice)
         if isinstance(device, CudaDevice):
             self._apart = device.between_captures
             if session.is_capturable:
@@ -62,19 +73,45 @@ class Phases:
     def run(self, key: Hashable, steps: Sequence[DeviceStep], work: Callable[[], None]) -> None:
         """Enqueue ``work``, which uses ``steps``; see the table above.
 
-        A phase whose steps the session has made anew is begun anew.
+        A phase whose steps the session has made anew is begun anew. One that CUDA, or the engine,
+        does not let be captured is enqueued call by call, with a warning.
         """
-        phase = self._phases.get(key)
-        if self._capture is None:
+        if not self._is_gpu:
             work()
-        elif phase is None or not _are_same(phase.steps, steps):
-            self._phases[key] = _Phase(tuple(steps))
-            with self._apart():
-                work()
-        else:
-            if phase.graph is None:
-                phase.graph = self._capture(work, f"{key}")
+            return
+        phase = self._phases.pop(key, None)
+        if phase is None or not _are_same(phase.steps, steps):
+            phase = _Phase(tuple(steps))
+        self._phases[key] = phase  # the last one used stands last
+        if len(self._phases) > MOST_KEPT:
+            del self._phases[next(iter(self._phases))]
+        if phase.num_runs == 1:
+            phase.graph = self._captured(key, work)
+        if phase.graph is not None:
             phase.graph.enqueue()
+        else:
+            with self._apart() if phase.num_runs < 2 else nullcontext():
+                work()
+        phase.num_runs += 1
+
+    def _captured(self, key: Hashable, work: Callable[[], None]) -> CapturedGraph | None:
+        if self._capture is None:
+            return None
+        try:
+            return self._capture(work, f"{key}")
+        except SsdError as error:  # if the GPU is lost, the work will say so
+            _logger.warning("%s does not become a CUDA graph, so rounds are slower: %s", key, error)
+            return None
+
+    def enqueue(self, step: DeviceStep) -> None:
+        """Enqueue a step that is never captured, like a prompt's; see the table's last column."""
+        key = step.shape, step.mask.shape
+        if key in self._enqueued:
+            step.enqueue()
+            return
+        with self._apart():
+            step.enqueue()
+        self._enqueued.add(key)
 
     def forget(self) -> None:
         """Let go of all graphs: addresses in them may be gone."""

@@ -6,9 +6,11 @@ from collections import deque
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
+from engines.errors import DeviceError
 from runtime.device.api import Buffer, Device
 from runtime.device.cuda import CudaDevice
 from runtime.device.cuda_api import GpuEvent
+from runtime.device.cuda_errors import cuda_call
 from runtime.device.cuda_lane import current_stream
 from runtime.resident.kernels import Work
 from runtime.resident.slabs import host_readable
@@ -48,13 +50,22 @@ class Reports:
         self._under_way.append(_Sent(number, buffer, event))
 
     def poll(self) -> list[tuple[int, Rows]]:
-        """The reports that have arrived since the last call."""
+        """The reports that have arrived since the last call. Of a GPU that failed there are none:
+        the reader, who may be the target's, has no part in that, and its stream says so itself."""
         arrived = []
         while self._under_way:
             sent = self._under_way[0]
-            if sent.event is not None and not sent.event.is_done:
+            if not _has_arrived(sent):
                 break
             self._under_way.popleft()
             arrived.append((sent.number, sent.buffer.array.tolist()))
             self._free.put(sent.buffer)
         return arrived
+
+
+def _has_arrived(sent: _Sent) -> bool:
+    try:
+        with cuda_call(f"report {sent.number}"):
+            return sent.event is None or sent.event.is_done
+    except DeviceError:
+        return False

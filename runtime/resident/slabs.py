@@ -42,6 +42,10 @@ class Slab:
         """Of all arrays, by name: fields of a kernel."""
         return {field: self[field] for field in self.shapes}
 
+    def fields(self, *names: str) -> dict[str, int]:
+        """The addresses of some."""
+        return {name: self[name] for name in names}
+
     def nbytes(self, field: str) -> int:
         dtype, shape = self.shapes[field]
         return math.prod(shape) * np.dtype(dtype).itemsize

@@ -10,6 +10,7 @@ Row i of a call is slot i, and a row without a running text is a dummy, as there
 
 from __future__ import annotations
 
+from functools import partial
 from time import perf_counter
 
 from plugins.lookup import kernel as lookup
@@ -82,6 +83,7 @@ class ResidentTarget:
         calls = [(batch, width) for batch in range(1, size + 1) for width in widths]
         self._laws = TargetLaws(device, work, manifest, size, calls)
         self._step: DeviceStep | None = None
+        self._number = 0
         self._verify_s = 0.0
 
     def reset(self) -> None:
@@ -135,8 +137,10 @@ class ResidentTarget:
         width = max(self.min_tokens, 1 + drafted)
         if self.ledger.num_rows:
             self._verify(width, takes=drafted > 0)
-        self.ledger.queue_round(width)
-        self.mailbox.begin(place, width, self.ledger.note_read, takes=drafted > 0, sends=sends)
+        self._number += 1
+        self.ledger.queue_round(self._number, width)
+        on_read = partial(self.ledger.note_read, self._number)
+        self.mailbox.begin(place, width, on_read, takes=drafted > 0, sends=sends)
         if sends:
             self.mailbox.send_verdict(self._rows["outcome"])
         reading, figures = self.mailbox.readings[place]
@@ -177,8 +181,8 @@ class ResidentTarget:
                 take.ENTRY,
                 {
                     **message,
-                    **_fields(rows, "generation", "active", "limit", "length"),
-                    **_fields(rows, "verify_tokens", "num_draft", "kind"),
+                    **rows.fields("generation", "active", "limit", "length"),
+                    **rows.fields("verify_tokens", "num_draft", "kind"),
                     "tokens": step.tokens.address,
                     "positions": step.positions.address,
                     "write_at": step.write_at.address,
@@ -257,7 +261,3 @@ class ResidentTarget:
             "outcome": unjudged(self._width - 1),
         }
         self._work.put(self._rows.segments(index, values))
-
-
-def _fields(slab: Slab, *names: str) -> dict[str, int]:
-    return {name: slab[name] for name in names}

@@ -330,4 +330,5 @@ class _FaultyStep:
             "place": np.arange(self._step.logits.shape[1])[None, :, None],
             "none": 0.0,
         }[self._fault]
-        self._step.logits[:] += np.float32(1e-3) * np.asarray(off, np.float32)
+        # Beside the step's own: a session may leave what it does not change for its next call.
+        self.__dict__["logits"] = self._step.logits + np.float32(1e-3) * np.asarray(off, np.float32)

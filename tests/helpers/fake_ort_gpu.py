@@ -36,7 +36,7 @@ OPTIONS = {
     "sdpa_kernel": "0",
 }
 """Options of the CUDA provider of onnxruntime-gpu 1.31 that matter here, and their defaults."""
-RUN_KEYS = ("disable_synchronize_execution_providers", "gpu_graph_id")
+RUN_KEYS = ("disable_synchronize_execution_providers",)
 PROVIDER = "CUDAExecutionProvider"
 
 
@@ -56,7 +56,6 @@ class Run:
     stream: int
     entries: dict[str, str]
     shapes: dict[str, tuple[int, ...]]
-    is_replay: bool = False
 
 
 class FakeOrt:
@@ -113,7 +112,6 @@ class FakeInferenceSession:
         self.ordinal = int(self.options["device_id"])
         self.profile = Path(f"{options.profile_file_prefix}_2026.json")
         self.is_profiling = options.enable_profiling
-        self.graphs: set[str] = set()
         plain = onnxruntime.SessionOptions()
         plain.intra_op_num_threads = 1
         plain.log_severity_level = 3
@@ -133,7 +131,7 @@ class FakeInferenceSession:
         return self.real.get_outputs()
 
     def io_binding(self) -> FakeBinding:
-        return FakeBinding(self.ordinal)
+        return FakeBinding(self)
 
     def end_profiling(self) -> str:
         assert self.is_profiling
@@ -150,8 +148,6 @@ class FakeInferenceSession:
             cuda.misuse(f"a run for GPU {self.ordinal} in a thread whose GPU is {cuda.current}")
         stream = cuda.stream_of(int(self.options["user_compute_stream"]))
         assert options.entries.get("disable_synchronize_execution_providers") == "1"
-        graph = options.entries.get("gpu_graph_id")
-        uses_graph = self.options["enable_cuda_graph"] == "1" and graph not in (None, "-1")
         if stream.builder is not None:
             raise FakeCudaError("CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED: a run. Not here.")
         tensors = dict(binding.tensors)
@@ -165,11 +161,8 @@ class FakeInferenceSession:
                 stream.handle,
                 dict(options.entries),
                 {name: shape for name, (shape, _, _) in tensors.items()},
-                is_replay=uses_graph and graph in self.graphs,
             )
         )
-        if uses_graph:
-            self.graphs.add(str(graph))
 
     def _compute(self, tensors: dict[str, tuple[tuple[int, ...], Any, int]]) -> None:
         arrays = {
@@ -202,10 +195,11 @@ class FakeInferenceSession:
 
 
 class FakeBinding:
-    """Outputs named ``x.next`` share the memory of the input ``x``."""
+    """Outputs named ``x.next`` share the memory of the input ``x``. It keeps its session alive."""
 
-    def __init__(self, ordinal: int) -> None:
-        self.ordinal = ordinal
+    def __init__(self, session: FakeInferenceSession) -> None:
+        self.session = session
+        self.ordinal = session.ordinal
         self.tensors: dict[str, tuple[tuple[int, ...], Any, int]] = {}
 
     def bind_input(

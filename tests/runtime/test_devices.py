@@ -52,6 +52,9 @@ def test_a_share_is_a_part_of_one_gpu() -> None:
     for share in (0.0, 1.0, -0.5, float("nan")):
         with pytest.raises(UsageError, match="above 0 and below 1"):
             parse_devices("cuda:0", share)
+    for wrong in ("0.5", [0.5]):
+        with pytest.raises(UsageError, match="above 0 and below 1"):
+            parse_devices("cuda:0", wrong)  # type: ignore[arg-type]
     for text in ("cpu", "cuda:0,cuda:1", "cuda:0,cpu"):
         with pytest.raises(UsageError, match="divides one GPU"):
             parse_devices(text, 0.5)

@@ -9,14 +9,19 @@ from __future__ import annotations
 import itertools
 import logging
 import random
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from threading import Timer
+from types import FrameType
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.errors import BackendError
+from engines.errors import BackendError, DeviceError
 from runtime.backends.faulty import FaultySession
+from runtime.device.api import Stream
 from runtime.device.cores import available_cores
 from runtime.device.faulty import Fault, FaultyDevice
 from runtime.device.host import HostDevice
@@ -288,6 +293,126 @@ def test_a_hanging_target_is_not_the_drafts_fault() -> None:
     timer.join()
     assert ticket.done
     assert pair.scheduler.note is None
+    pair.device.close()
+
+
+@pytest.mark.usefixtures("may_degrade")
+@pytest.mark.parametrize("how", ["fails", "hangs"])
+@pytest.mark.parametrize("number", range(5))
+@pytest.mark.parametrize("name", DEVICES)
+def test_a_draft_that_is_lost_beside_a_prompt_does_not_hold_up_its_text(name, number, how) -> None:
+    """Another text ends meanwhile, and nobody reads the rounds that it leaves under way: they are
+    on the stream that goes with the draft."""
+    fault = Fault("draft", "adopt", number, stalls=how == "hangs")
+    pair, _ = open_pair(DEVICES[name](), fault, max_len=600)
+    short = Request([1], PARAMS[0], number + 1, frozenset(), 600)
+    long = Request([1, 2, 3] * 180, PARAMS[0], 20, frozenset(), 600)
+    pair.scheduler.run([short, long])
+    assert fault.has_struck
+    twin = Request([1, 2, 3] * 180, PARAMS[0], 20, frozenset(), 600)
+    assert long.generated == plain(pair.target_session.table, twin).generated
+    assert pair.scheduler.note is not None
+    pair.device.close()
+
+
+def test_a_stall_ends_quietly_where_its_stream_has_gone() -> None:
+    """Closing a device with two faults in it raised, since one had closed the other's stream."""
+    device = FaultyDevice(SeededDevice(eager), [Fault("draft", "work", stalls=True)])
+    stream = device.create_stream("draft")
+    stream.launch(lambda: None, label="work")
+    stream.close()
+    device.close()
+
+
+class _CtrlC:
+    """Raises KeyboardInterrupt before the ``number``-th line (from 0) that functions of these names
+    run, under ``sys.settrace``."""
+
+    def __init__(self, names: Sequence[str], number: int) -> None:
+        self.has_struck = False
+        self._names = names
+        self._left = number
+
+    def __call__(self, frame: FrameType, event: str, _arg: object) -> Callable[..., object] | None:
+        if frame.f_code.co_name not in self._names:
+            return None
+        if event == "line":
+            self._left -= 1
+            if self._left < 0:
+                self.has_struck = True
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return self
+
+
+@pytest.mark.usefixtures("may_degrade")
+@pytest.mark.parametrize("how", ["fails", "hangs"])
+@pytest.mark.parametrize("label", ["prepare", "follow"])
+def test_ctrl_c_while_the_draft_is_given_up_leaves_a_pair_that_works(label, how) -> None:
+    """At any line of it: one of the streams is closed then, and not yet made anew."""
+    for number in itertools.count():
+        fault = Fault("draft", label, 1, stalls=how == "hangs")
+        pair, _ = open_pair(SeededDevice(eager), fault)
+        stroke = _CtrlC(("_give_up", "_salvage"), number)
+        before = sys.gettrace()
+        sys.settrace(stroke)
+        try:
+            with suppress(KeyboardInterrupt):
+                run_all(pair)
+        finally:
+            sys.settrace(before)
+        assert pair.scheduler.num_free == 3
+        check_texts(pair, run_all(pair))
+        assert pair.scheduler.note is not None
+        pair.device.close()
+        if not stroke.has_struck:
+            assert number > 20, "it has become shorter, or has another name"
+            break
+
+
+@pytest.mark.parametrize(
+    "error", [DeviceError("it is in the middle of its work"), KeyboardInterrupt]
+)
+def test_no_stream_is_made_beside_one_that_could_not_be_closed(error, monkeypatch) -> None:
+    """What runs on it would write to the same caches. The pair is lost then, and says so."""
+    pair, _ = open_pair(SeededDevice(eager), Fault("draft", "prepare", 1))
+    stream = type(pair.device.create_stream("other"))
+    close = stream.close
+
+    def refuse(each: Stream) -> None:
+        close(each)
+        if each.name == "target":
+            raise error
+
+    monkeypatch.setattr(stream, "close", refuse)
+    monkeypatch.setattr(FaultyDevice, "create_stream", lambda *_: pytest.fail("a second one"))
+    with pytest.raises((DeviceError, KeyboardInterrupt)):
+        run_all(pair)
+    for _ in range(2):
+        with pytest.raises(BackendError, match="open the bundle again"):
+            run_all(pair)
+    assert pair.scheduler.num_free == 3
+    monkeypatch.undo()
+    pair.device.close()
+
+
+def test_ctrl_c_between_two_steps_ends_a_run_like_one_within_a_step(monkeypatch) -> None:
+    """Slots stayed taken by texts that nobody waited for any more."""
+    pair, _ = open_pair(SeededDevice(eager), Fault("draft", "nothing"))
+    step = pair.scheduler.step
+
+    def interrupted() -> bool:
+        step()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pair.scheduler, "step", interrupted)
+    requests = requests_of(pair)
+    with pytest.raises(KeyboardInterrupt):
+        pair.scheduler.run(requests)
+    assert pair.scheduler.num_free == 3
+    assert {each.finish_reason for each in requests} == {FinishReason.CANCELLED}
+    monkeypatch.undo()
+    check_texts(pair, run_all(pair))
     pair.device.close()
 
 

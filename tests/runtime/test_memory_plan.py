@@ -11,8 +11,16 @@ from engines.bundle import Bundle, open_bundle
 from engines.errors import CapacityError
 from runtime.backends.device_blocks import block_bytes, default_copies, pool_bytes
 from runtime.backends.device_caches import staging_bytes
+from runtime.backends.tensorrt.session import attended_lengths
 from runtime.devices import parse_devices
-from runtime.memory_plan import MIB, MemoryPlan, in_words, plan_memory, require_room
+from runtime.memory_plan import (
+    CONTEXT_BYTES,
+    MIB,
+    MemoryPlan,
+    in_words,
+    plan_memory,
+    require_room,
+)
 from tests.engines.tiny_bundles import write_compiled
 from tests.helpers.tiny_bundle import tiny_bundle
 
@@ -69,6 +77,29 @@ def test_a_compiled_engine_is_its_plan_and_its_caches_do_not_move(tmp_path: Path
     assert ("target", "moving caches") not in found
 
 
+def test_contexts_and_graphs_of_compiled_engines_have_a_margin(tmp_path: Path) -> None:
+    """They are megabytes each, and there is one for every call of every number of texts."""
+    bundle = open_bundle(write_compiled(tmp_path / "c"))
+    margins = [
+        {
+            role: size
+            for (role, what), size in uses(plan("cuda:0", num_slots, bundle), "cuda:0").items()
+            if what == "contexts and graphs"
+        }
+        for num_slots in (1, 2)
+    ]
+    lengths = len(attended_lengths(bundle.target.lengths))
+    assert margins[0]["target"] == (1 + 2 * lengths) * CONTEXT_BYTES
+    assert margins[1]["target"] == (1 + 4 * lengths) * CONTEXT_BYTES
+    assert not [what for _, what in uses(plan("cuda:0"), "cuda:0") if what.startswith("contexts")]
+    [line] = [
+        line
+        for line in plan("cuda:0", 2, bundle).as_text().splitlines()
+        if "target  contexts and graphs" in line
+    ]
+    assert line.endswith("(estimate)")
+
+
 def test_plain_decoding_needs_no_draft() -> None:
     found = plan_memory(
         (tiny_bundle().target,), parse_devices("cuda:0"), num_slots=1, num_draft=0, num_branches=0
@@ -112,6 +143,9 @@ def test_too_many_slots_are_refused_with_the_number_that_fits() -> None:
     message = refused("cuda:0", {"cuda:0": free})
     assert f"cuda:0 has {in_words(free)} free" in message
     assert f"{in_words(plan('cuda:0').devices[0].total)} are needed for 3 at once" in message
+    items = plan("cuda:0").devices[0].items
+    guessed = in_words(sum(item.num_bytes for item in items if item.is_estimate))
+    assert f"; {guessed} are estimates); " in message
     assert message.endswith("use --batch 2 or less")
 
 

@@ -40,6 +40,14 @@ def test_nothing_prepared_has_no_counts_of_hits() -> None:
     assert tally.stats(NO_FIGURES, NO_FIGURES, prepares=True).num_hits == 0
 
 
+def test_a_text_of_one_round_has_no_hit_rate() -> None:
+    """Its only outcome was never looked up, and it was said to have missed: 0 %."""
+    tally = Tally(4)
+    tally.round("ssd", Kind.NONE, None, 0, 0, 1)
+    stats = tally.stats(NO_FIGURES, NO_FIGURES, prepares=True)
+    assert (stats.num_hits, stats.hit_rate) == (0, None)
+
+
 def test_rounds_are_counted_by_mode_and_hits_only_of_those_that_prepare() -> None:
     """A policy mixes them within one text."""
     tally = Tally(4)

@@ -15,7 +15,7 @@ from runtime.bench.dataset.items import Item, read_items
 from runtime.bench.dataset.report import DatasetFigures, PromptRecord
 from runtime.bench.dataset.turns import single_prompts, take_turns, whole_categories
 from runtime.bench.kind import Show
-from runtime.bench.opening import open_mode
+from runtime.bench.opening import open_mode, require_modes
 from runtime.cli.options import MODES, check_fits
 from runtime.sampling.params import SamplingParams
 
@@ -36,6 +36,7 @@ def measure(args: argparse.Namespace, show: Show) -> DatasetFigures:
     params = SamplingParams(temperature=args.temperature or 0.0)
     modes: Sequence[str] = args.modes or MODES
     max_tokens: int = args.max_tokens or MAX_TOKENS
+    require_modes(args, modes)
     with open_mode(args, modes[0], on_round=Listener()) as llm:
         prompts = _encode(llm, items, is_chat=not args.no_chat)
     fitting = list(prompts)

@@ -18,13 +18,19 @@ class Changes:
         self._num_untold = 0
 
     def add(self, round_number: int, line: str) -> None:
-        """A change of mind before that round; told at once, or counted by the next one that is."""
+        """A change of mind before that round."""
         self.note = line
-        if self._tell is None:
+        self._num_untold += 1
+        self.tell_rest(round_number)
+
+    def tell_rest(self, round_number: int) -> None:
+        """Tell the last change if it is untold and the time has come. Called before each round, so
+        what was told last is never wrong for long."""
+        if self._tell is None or not self._num_untold:
             return
         if self._told_at is not None and round_number - self._told_at < SPACING:
-            self._num_untold += 1
             return
-        between = f" ({self._num_untold} changes in between)" if self._num_untold else ""
-        self._tell(line + between)
+        num_others = self._num_untold - 1
+        between = f" ({num_others} changes in between)" if num_others else ""
+        self._tell(self.note + between)
         self._told_at, self._num_untold = round_number, 0

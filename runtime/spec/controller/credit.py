@@ -1,8 +1,10 @@
 """What speculation may cost: an account that it lives on.
 
 A round is compared with plain decoding of the same tokens, which takes ``plain_s``. Speculation
-gains or loses the difference; a plain round is what it is compared with and loses nothing. The
-account is kept in seconds:
+gains or loses the difference; a plain round is what it is compared with and loses nothing. While
+none runs, ``plain_s`` is what the last ones took, and what has changed for all modes since: what
+slows speculation alone is taken for such a change in part, until plain rounds are checked again.
+The account is kept in seconds:
 
     a plain round          balance + share * seconds
     a speculative round    balance + share * plain_s - (seconds - plain_s)

@@ -3,10 +3,10 @@
 A machine slows down and recovers: other programs, heat. That shows in every call alike, while a
 call that was measured wrongly, or runs otherwise between calls of another engine than alone, shows
 in one mode only. So each engine's times carry two factors, one for all modes and one for each. Both
-follow what is seen over some tens of rounds, a mode's first rounds weigh more (calibration counts
-as one round), and no round counts for more than OUTLIER times what was expected: the system's
-hiccups are not the machine's pace. What a round takes beyond its engines (the host, hand-overs) is
-added by mode.
+follow what is seen over some tens of rounds. A mode's first rounds weigh more: calibration counts
+as one round, and what was seen before rounds of another mode as RETURNED. No round counts for more
+than OUTLIER times what was expected: the system's hiccups are not the machine's pace. What a round
+takes beyond its engines (the host, hand-overs) is added by mode.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from runtime.spec.plan import PLAIN, RoundReport
 
 FOLLOW, SHARED = 1 / 8, 3 / 4
 """How far the factors move towards what one round showed, and how much of that is every mode's."""
+RETURNED = 2
+"""Rounds that what was seen of a mode counts for, where another one ran meanwhile."""
 OUTLIER = 2.0
 GAP_S = 0.0003
 """Seconds a round spends outside its engines, until they are measured."""
@@ -102,11 +104,16 @@ class _Factors:
         self._shared = 1.0
         self._own: dict[str, float] = {}
         self._num_seen: Counter[str] = Counter()
+        self._last = ""
 
     def of(self, mode: str) -> float:
         return self._shared * self._own.get(mode, 1.0)
 
     def see(self, mode: str, expected_s: float, seconds: float) -> None:
+        if mode != self._last:
+            # What was taken for every mode's meanwhile may have been the other one's alone.
+            self._num_seen[mode] = min(self._num_seen[mode], RETURNED)
+            self._last = mode
         self._num_seen[mode] += 1
         weight = max(FOLLOW, 1 / (1 + self._num_seen[mode]))
         # A mode's first rounds show how it differs; later, all of it drifts together.

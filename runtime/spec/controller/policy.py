@@ -19,8 +19,8 @@ may cost is for ``runtime.spec.controller.credit`` to say, with the bound that f
 K, W, the fallback and the mode change while speculation is on, one step at a time: now and then the
 neighbours of the plan are put into the cost model, with the laws and times of the last rounds, and
 the best of them is taken if it beats the plan by SWITCH, and if the account covers two bad rounds
-of it beside those in flight. So drafts that are right make K grow and drafts that are wrong make it shrink. Where nothing
-looks like a gain, a trial is made with the plan that loses least.
+of it beside those in flight. So drafts that are right make K grow and drafts that are wrong make it
+shrink. Where nothing looks like a gain, a trial is made with the plan that loses least.
 """
 
 from __future__ import annotations
@@ -130,6 +130,7 @@ class Controller:
     def next_round(self) -> RoundPlan:
         """See ``Policy``."""
         plan = PLAIN if self._is_over else self._choose()
+        self._changes.tell_rest(self._num_rounds)
         self._in_flight.append(0.0 if plan is PLAIN else self._loss_s)
         self._since += 1
         self._num_rounds += 1

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import onnxruntime
@@ -27,7 +28,7 @@ from runtime.kv.layout import SlotLayout
 from runtime.workers.prefill import score_text
 from runtime.workers.probe import probe_invariance
 from tests.helpers.fake_cuda import EAGER, LAZY, FakeCuda
-from tests.helpers.fake_ort_gpu import FakeBinding, FakeOrt
+from tests.helpers.fake_ort_gpu import FakeBinding, FakeInferenceSession, FakeOrt
 from tests.helpers.tiny_bundle import open_session, tiny_bundle
 
 ORDERS: list[Any] = [EAGER, LAZY, random.Random(7)]
@@ -169,36 +170,87 @@ def test_a_slot_is_copied_head_by_head() -> None:
         assert device.name == "cuda:0"
 
 
-def test_graphs_are_onnx_runtimes_own_and_only_where_they_were_captured() -> None:
-    with opened(FakeCuda(EAGER), with_graphs=True) as (session, _, stream, ort):
-        session.load()
-        shape, other = CallShape(0, 1, 5, 5), CallShape(0, 2, 5, 5)
-        on_stream(stream, lambda: session.capture([shape, other, shape]))
-        stream.launch(session.prepare(shape).enqueue)
-        stream.launch(session.prepare(CallShape(0, 1, 4, 4)).enqueue)
-        stream.sync()
-        ids = [run.entries["gpu_graph_id"] for run in ort.runs]
-        assert ids == ["-1", "1", "2", "1", "-1"]
-        assert [run.is_replay for run in ort.runs] == [False, False, False, True, False]
-    with opened(FakeCuda(EAGER)) as (session, _, stream, _):
-        session.load()
-        with pytest.raises(BackendError, match="with_graphs"):
-            on_stream(stream, lambda: session.capture([shape]))
-
-
 def test_an_engine_whose_stream_was_given_up_goes_on_in_another() -> None:
     """Its steps stay; on the old stream they would run beside everything else."""
-    with opened(FakeCuda(EAGER), with_graphs=True) as (session, device, stream, ort):
+    with opened(FakeCuda(EAGER)) as (session, device, stream, ort):
         session.load()
         step = on_stream(stream, lambda: session.prepare(CallShape(0, 1, 5, 5)))
-        on_stream(stream, lambda: session.capture([step.shape]))
+        on_stream(stream, step.enqueue)
+        stream.close()
         again = device.create_stream("again")
         on_stream(again, step.enqueue)
         on_stream(again, step.enqueue)
         assert [run.stream for run in ort.runs[1:]] == [stream.handle, again.handle, again.handle]
-        assert [run.entries["gpu_graph_id"] for run in ort.runs] == ["-1", "1", "-1", "-1"]
         assert len(ort.sessions) == 2
         assert ort.sessions[1].options["user_compute_stream"] == str(again.handle)
+
+
+class CountingOrt(FakeOrt):
+    """Counts the engines that are alive when one is opened: each has all weights on the GPU."""
+
+    def __init__(self, cuda: FakeCuda) -> None:
+        super().__init__(cuda)
+        self.alive: WeakSet[FakeInferenceSession] = WeakSet()
+        self.alive_at_opening: list[int] = []
+        self.is_out_of_memory = False
+
+    def InferenceSession(self, *arguments: Any, **options: Any) -> FakeInferenceSession:  # noqa: N802
+        self.alive_at_opening.append(len(self.alive))
+        if self.is_out_of_memory:
+            raise RuntimeError("CUDA failure 2: out of memory")
+        made = super().InferenceSession(*arguments, **options)
+        self.sessions.clear()  # which would keep it alive
+        self.alive.add(made)
+        return made
+
+
+def test_the_old_engine_is_gone_before_its_successor_is_opened() -> None:
+    """Two sets of weights do not fit a GPU that one fills by half. A step that has not run since
+    kept the old engine, too."""
+    ort = CountingOrt(FakeCuda(EAGER))
+    with opened(ort.cuda, ort=ort) as (session, device, stream, _):
+        session.load()
+        shapes = [CallShape(0, 1, 5, 5), CallShape(0, 2, 5, 5)]
+        steps = on_stream(stream, lambda: [session.prepare(shape) for shape in shapes])
+        for step in steps:
+            on_stream(stream, step.enqueue)
+        stream.close()
+        again = device.create_stream("again")
+        on_stream(again, steps[0].enqueue)
+        assert ort.alive_at_opening == [0, 0]
+
+
+def test_a_step_or_an_error_that_somebody_keeps_does_not_keep_a_closed_engine() -> None:
+    """The engine would be freed by whichever thread lets go of them, or never."""
+    ort = CountingOrt(FakeCuda(EAGER))
+    with opened(ort.cuda, ort=ort) as (session, device, stream, _):
+        session.load()
+        step = on_stream(stream, lambda: session.prepare(CallShape(0, 1, 5, 5)))
+        on_stream(stream, step.enqueue)
+        ort.fails_at_run = True
+        with pytest.raises(BackendError, match="CUBLAS") as kept:
+            stream.call(step.enqueue)
+        session.close()
+        with pytest.raises(BackendError, match="target engine was closed"):
+            stream.call(step.enqueue)
+        device.close()
+        assert len(ort.alive) == 0
+        assert kept.value.__cause__ is not None
+
+
+def test_an_engine_that_cannot_be_opened_anew_says_so_each_time() -> None:
+    """And does not run on a stream that is gone."""
+    ort = CountingOrt(FakeCuda(EAGER))
+    with opened(ort.cuda, ort=ort) as (session, device, stream, _):
+        session.load()
+        step = on_stream(stream, lambda: session.prepare(CallShape(0, 1, 5, 5)))
+        stream.close()
+        ort.is_out_of_memory = True
+        for name in ("again", "and again"):
+            again = device.create_stream(name)
+            again.launch(step.enqueue)
+            with pytest.raises(BackendError, match=r"cannot load .*out of memory"):
+                again.sync()
 
 
 def loading_fails(ort: FakeOrt, error: type[SsdError], match: str) -> None:

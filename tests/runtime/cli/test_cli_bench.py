@@ -9,6 +9,7 @@ import pytest
 
 from runtime.cli.entry import main
 from runtime.device.cores import available_cores
+from runtime.llm import LLM
 from runtime.spec.outcome_log import read_log
 from tests.helpers.tiny_bundle import tiny_bundle
 
@@ -215,6 +216,28 @@ def test_a_data_set_in_every_mode(capsys: pytest.CaptureFixture[str], tmp_path: 
     out, err = capsys.readouterr()
     assert "ssd: identical tokens on every prompt" in out
     assert err == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--num-draft", "5"], "K (num_draft) = 5 is above the built limit 4"),
+        (["--branches", "7"], "W (branches) = 7 is above the built limit 6"),
+        (["--branches", "7", "--modes", "sd"], "W (branches) = 7"),
+    ],
+)
+def test_a_data_set_is_refused_before_anything_is_loaded(options, expected, capsys, tmp_path):
+    """Each mode was opened in turn, and the last of them found out."""
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": "the cat"}')
+    bundle = str(tiny_bundle(tied=False).path)
+
+    def load(*_arguments: object, **_options: object) -> LLM:
+        pytest.fail("a mode was loaded")
+
+    arguments = ["bench", "--dataset", str(path), "--bundle", bundle, *options]
+    assert main(arguments, open_llm=load) == 2
+    assert expected in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,15 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from engines.errors import BundleCorruptError
+from runtime.cli.answers import Run
 from runtime.cli.entry import main
-from tests.runtime.cli.fake_llm import FakeBundle
+from runtime.llm import Completion
+from tests.runtime.cli.fake_llm import SETTINGS, FakeBundle, stats
 
 GENERATE = ["generate", "--bundle", "b"]
 
@@ -388,6 +390,16 @@ def test_auto_says_what_it_did_and_why(capsys: pytest.CaptureFixture[str]) -> No
     assert line.startswith("auto: 12 tokens")
     assert line.endswith("; rounds ar 3, sd 9")
     assert note == "note: auto runs sd K 2 (a trial went well)"
+
+
+def test_what_is_said_of_a_file_of_prompts_is_what_auto_ended_with() -> None:
+    """The JSON had the note of the first answer, the line on the screen that of the last."""
+    answers = tuple(
+        Completion("", (1,), "length", "auto", note, 1, stats()) for note in ("sd, then", "ar, now")
+    )
+    run = Run(answers, SETTINGS, 2.0)
+    assert run.as_record(cast("Any", None))["note"] == "ar, now"
+    assert run.summary().endswith("\nnote: ar, now")
 
 
 def test_modes_of_rounds_are_in_the_json_of_auto(capsys: pytest.CaptureFixture[str]) -> None:

@@ -154,6 +154,21 @@ def test_close_gives_up_on_a_gpu_that_hangs(cuda: FakeCuda) -> None:
     cuda.release(handle)
 
 
+def test_close_gives_up_on_memory_that_a_hanging_gpu_still_has(cuda: FakeCuda) -> None:
+    """What was let go of is freed when the GPU is idle, which the host must not wait for."""
+    device = CudaDevice(core=cuda, close_timeout_s=0.01)
+    a = device.create_stream("a")
+    buffer = device.allocate("x", (4,), "i4")
+    handle = a.handle
+    cuda.hold(handle)
+    append(a, cuda, [], "for ever")
+    until_thread_is_there(a)
+    del buffer
+    with pytest.raises(DeviceError, match="memory' is still in the middle of its work"):
+        device.close()
+    cuda.release(handle)
+
+
 def test_close_after_a_fault_is_silent_and_leaves_no_thread(
     cuda: FakeCuda, device: CudaDevice
 ) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from engines.bundle import Bundle
-from engines.errors import BundleIncompatibleError, MissingDependencyError
+from engines.errors import BundleIncompatibleError, DeviceError, MissingDependencyError
 from engines.manifest import DRAFT, SCHEMA, TARGET, BundleManifest, Limits
 from runtime.backends.tensorrt.vendor import Vendor
 from runtime.devices import parse_devices
@@ -123,6 +124,62 @@ def test_compiled_engines_give_the_tables_own_tokens(
     assert machine.cuda.misuses == []
     num_replays = len(machine.cuda.calls_of("Graph.launch"))
     assert bool(num_replays) == (machine.trt.__name__ == "tensorrt"), "RTX captures by itself"
+
+
+@pytest.mark.parametrize("mode", ["ar", "sd", "ssd"])
+def test_no_text_waits_for_a_first_run(machine: Machine, mode: str) -> None:
+    """TensorRT-RTX compiles for seconds then: in a draft's work that is taken for a hang."""
+    told: list[str] = []
+    settings = machine.settings(mode, "cuda:0,cuda:1")
+    pair: Any = load_pair(machine.bundle, settings, hardware=machine.hardware, tell=told.append)
+    sessions = [pair.engines.target_session]
+    if mode != "ar":
+        sessions.append(pair.engines.draft_session)
+    steps = [set(session._steps) for session in sessions]
+    assert all(step.is_warm for session in sessions for step in session._steps.values())
+    request = Request([1] * 40, LAWS[1], 24, frozenset(), LIMITS.max_len)
+    expected = plain(machine.table, Request([1] * 40, LAWS[1], 24, frozenset(), LIMITS.max_len))
+    pair.scheduler.run([request])
+    assert [set(session._steps) for session in sessions] == steps
+    assert request.generated == expected.generated
+    pair.close()
+    assert [line.split(":")[0] for line in told if "warming" in line] == [
+        f"warming up the {session.manifest.role} engine" for session in sessions
+    ]
+
+
+@pytest.mark.parametrize("failing", ["target_stream", "draft_stream", "target_session"])
+def test_whatever_fails_to_close_all_else_is_closed(
+    machine: Machine, failing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU that hangs would keep the other GPU's engine and memory for as long as the process."""
+    settings = machine.settings("ssd", "cuda:0,cuda:1")
+    pair: Any = load_pair(machine.bundle, settings, hardware=machine.hardware)
+    engines = pair.engines
+    order: list[str] = []
+
+    def close_and_tell(name: str, close: Any) -> None:
+        order.append(name)
+        close()
+        if name == failing:
+            raise DeviceError("cuda:0 did not finish in 30 s")
+
+    for name in ("target_stream", "draft_stream", "target_session", "draft_session"):
+        part = getattr(engines, name)
+        monkeypatch.setattr(part, "close", partial(close_and_tell, name, part.close))
+    with pytest.raises(DeviceError, match="did not finish"):
+        pair.close()
+    assert set(order[:2]) == {"target_stream", "draft_stream"}, "engines may be in use before"
+    assert set(order[2:]) == {"target_session", "draft_session"}
+    assert pair._forget == []
+    for session in (engines.target_session, engines.draft_session):
+        assert session._loaded is None
+    for stream in (engines.target_stream, engines.draft_stream):
+        with pytest.raises(DeviceError, match="closed"):
+            stream.launch(lambda: None)
+    for device in engines._opened.values():
+        with pytest.raises(DeviceError, match="closed"):
+            device.create_stream("another")
 
 
 def test_a_share_of_the_gpu_gives_each_engine_multiprocessors_of_its_own(

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from engines.errors import BackendError, CapacityError, UsageError
+from engines.errors import BackendError, CapacityError, DeviceError, UsageError
 from engines.manifest import TARGET, Limits
 from engines.tensors import DType
 from plugins.put import kernel as put
 from runtime.backends.device_host import HostDeviceSession
 from runtime.backends.toy import ToySession
 from runtime.device.api import Buffer
+from runtime.device.copies import copies_of
+from runtime.device.cuda import CudaDevice, current_stream
 from runtime.device.host import HostDevice
-from runtime.kv.slots import SlotRef
 from runtime.request import Request
-from runtime.resident import Exchange, ResidentDraft, require_supported
+from runtime.resident import Exchange, ResidentDraft, Work, require_supported
 from runtime.resident.laws import MAX_BANNED_IDS, law_of
-from runtime.resident.ledger import Ledger
 from runtime.resident.readings import as_float32
 from runtime.resident.reports import NUM_BUFFERS, Reports
 from runtime.resident.slabs import Slab
@@ -30,12 +30,12 @@ from runtime.spec.fallback import Fallback
 from runtime.spec.plan import RoundPlan
 from runtime.spec.statistics import OutcomeStatistics
 from runtime.workers import mailbox as mail
-from runtime.workers.entry import Entry
 from runtime.workers.mailbox import Kind
+from tests.helpers.fake_cuda import FakeCuda
+from tests.helpers.fake_cuda_objects import FakeCudaError
 from tests.helpers.resident_pair import ResidentPair
 from tests.helpers.toy_pair import plain, tables
 
-SLOT = SlotRef(1, 7)
 GREEDY = SamplingParams()
 
 
@@ -43,88 +43,6 @@ def bytes_of(buffer: Buffer, address: int, dtype: str, count: int) -> np.ndarray
     start = address - buffer.address
     size = count * np.dtype(dtype).itemsize
     return buffer.array.view(np.uint8)[start : start + size].view(dtype)
-
-
-# --- ledger -----------------------------------------------------------------------------------
-
-
-def entry(num_prompt: int, limit: int = 1000) -> Entry:
-    return Entry([1] * num_prompt, SamplingParams(), limit)
-
-
-def outcome(accepted: int, *, generation: int = 7, kind: Kind = Kind.HIT) -> list[list[int]]:
-    """Of slot 1 in a batch of two, the other one a dummy."""
-    return [[0, Kind.SKIP, 0, 0, 0], [generation, kind, accepted, accepted, 0]]
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 4), st.booleans()), max_size=30),
-    st.integers(1, 5),
-    st.integers(20, 60),
-)
-def test_the_bound_of_a_length_is_never_below_it(rounds, num_prompt: int, limit: int) -> None:
-    """Whenever the outcomes are read; too low a bound would write behind the bound rows."""
-    ledger, length, unread = Ledger(2), num_prompt, []
-    row = ledger.admit(SLOT, entry(num_prompt, limit))
-    ledger.fed(row, num_prompt - 1)
-    for accepted, reads in rounds:
-        assert ledger.most >= length
-        assert ledger.most <= max(num_prompt, limit - 1)
-        if length + accepted + 1 >= limit:
-            break
-        ledger.queue_round(5)
-        length += accepted + 1
-        unread.append(accepted)
-        if reads:
-            ledger.note_read(outcome(unread.pop(0)))
-            ledger.learn()
-    while unread:
-        ledger.note_read(outcome(unread.pop(0)))
-    ledger.learn()
-    assert ledger.most == length
-
-
-@pytest.mark.parametrize(
-    "rows",
-    [outcome(3, generation=6), outcome(3, kind=Kind.SKIP)],
-    ids=["last holder", "not judged"],
-)
-def test_what_concerns_another_text_is_not_learnt(rows) -> None:
-    ledger = Ledger(2)
-    ledger.admit(SLOT, entry(1))
-    ledger.queue_round(5)
-    ledger.note_read(rows)
-    ledger.learn()
-    assert ledger.most == 1 + 5
-
-
-def test_leases_are_checked() -> None:
-    """Two texts in one slot would overwrite each other's rows."""
-    ledger = Ledger(3)
-    ledger.admit(SLOT, entry(1))
-    assert ledger.num_rows == 2
-    with pytest.raises(CapacityError, match="before lease 7 was retired"):
-        ledger.admit(SlotRef(1, 8), entry(1))
-    with pytest.raises(CapacityError, match="lease 6 of slot 1 is over"):
-        ledger.retire(SlotRef(1, 6))
-    ledger.move(SLOT, SlotRef(0, 9))
-    assert ledger.num_rows == 1
-    ledger.retire(SlotRef(0, 9))
-    assert ledger.num_rows == 0
-
-
-def test_rounds_before_a_reset_are_forgotten() -> None:
-    """Their outcomes are read by nobody; counted, every later one would be taken for another."""
-    ledger = Ledger(2)
-    ledger.admit(SLOT, entry(1))
-    ledger.queue_round(5)
-    ledger.note_read(outcome(4))
-    ledger.reset()
-    ledger.admit(SLOT, entry(1))
-    ledger.queue_round(2)
-    ledger.note_read(outcome(1))
-    ledger.learn()
-    assert ledger.most == 3
 
 
 # --- slabs, puts, parameters ------------------------------------------------------------------
@@ -239,6 +157,31 @@ def test_statistics_learn_what_the_device_found(work) -> None:
     assert stats.num_rounds - 2 * 3 <= num_rounds <= stats.num_rounds + 1
     assert sum(learnt.num_hits.values()) == num_rounds > 10
     assert pair.mailbox.draft_figures.array[mail.NUM_PREDICTED] == num_rounds
+
+
+def test_reports_of_a_gpu_that_failed_are_none() -> None:
+    """The target's readings ask for them: raised there, the draft's failure would end texts that
+    need no draft."""
+    cuda = FakeCuda()
+    device = CudaDevice(core=cuda)
+    stream = device.create_stream("draft")
+    source = device.allocate_pinned("source", (1, 2), np.int64)
+    reports = Reports(
+        device, Work(cast(Any, SimpleNamespace(launch=None)), copies_of(device)), (1, 2)
+    )
+
+    def fail() -> None:
+        raise FakeCudaError("CUDA_ERROR_ILLEGAL_ADDRESS: lost")
+
+    cuda.hold(stream.handle)
+    stream.call(lambda: cuda.kernel(current_stream(), fail))
+    stream.call(partial(reports.send, 1, source.address))
+    cuda.release(stream.handle)
+    with pytest.raises(DeviceError, match="ILLEGAL_ADDRESS"):
+        stream.sync()
+    assert reports.poll() == []
+    del reports, source  # or the device's thread would wait for them
+    device.close()
 
 
 # --- what is refused --------------------------------------------------------------------------

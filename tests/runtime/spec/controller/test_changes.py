@@ -24,3 +24,15 @@ def test_a_log_is_not_flooded_and_says_what_it_left_out() -> None:
     changes.add(SPACING, "d")
     changes.add(3 * SPACING, "e")
     assert told == ["a", "d (2 changes in between)", "e"]
+
+
+def test_the_last_change_is_told_even_if_none_follows() -> None:
+    told: list[str] = []
+    changes = Changes(told.append)
+    changes.add(0, "a")
+    changes.add(3, "b")
+    changes.tell_rest(SPACING - 1)
+    assert told == ["a"]
+    changes.tell_rest(SPACING)
+    changes.tell_rest(5 * SPACING)
+    assert told == ["a", "b"]

@@ -43,6 +43,16 @@ def test_a_slower_machine_shows_in_every_mode() -> None:
     assert pace.times("ar").target.seconds(1, 1) > 0.0125
 
 
+def test_what_slowed_one_mode_alone_is_soon_seen_not_to_be_the_others() -> None:
+    """Plain decoding was believed to have become slower, too, through four checks of it."""
+    pace = Pace(PRIOR)
+    settle(pace, "ar", 0.010, 5)
+    settle(pace, "sd", 0.014, 20, width=5)
+    settle(pace, "sd", 0.028, 200, width=5)
+    settle(pace, "ar", 0.010, 3)
+    assert pace.times("ar").target.seconds(1, 1) < 0.0135
+
+
 def test_one_hiccup_is_not_the_machines_pace() -> None:
     pace = Pace(PRIOR)
     settle(pace, "ar", 0.010, 20)
