@@ -32,7 +32,7 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
 demo: $(VENV)/.run  ## build the default CPU pair and compare ar, sd and ssd on real prompts
 	$(BIN)/python -m export fetch smollm2-135m
 	$(BIN)/python -m export build --target smollm2-135m --draft smollm2-135m-draft \
-		--num-draft 2 --max-branches 12 --out $(BUNDLE)
+		--num-draft 2 --max-branches 12 --no-fidelity --out $(BUNDLE)
 	$(BIN)/python -m runtime compare --bundle $(BUNDLE) --live \
 		--num-prompts $(DEMO_PROMPTS) --max-tokens $(DEMO_TOKENS)
 

@@ -243,8 +243,12 @@ def sha256_of(path: Path) -> str:
 
 
 def seal_engine(folder: Path, manifest: EngineManifest) -> EngineManifest:
-    """List and hash the files in ``folder``, write its manifest, and return it with that list."""
-    sealed = dataclasses.replace(manifest, files=_describe(folder, _files_below(folder)))
+    """List and hash the files in ``folder``, write its manifest, and return it with that list.
+
+    May be called again, with a manifest that says more.
+    """
+    names = set(_files_below(folder)) - {ENGINE_FILE}
+    sealed = dataclasses.replace(manifest, files=_describe(folder, names))
     (folder / ENGINE_FILE).write_text(dump(sealed), encoding="utf-8")
     return sealed
 

@@ -25,10 +25,11 @@ from typing import TypeVar
 
 from engines.codec import DecodeError, decode, encode
 from engines.errors import BundleCorruptError, BundleIncompatibleError
+from engines.fidelity import WeightFidelity
 from engines.profiles import ShapeProfile, shape_profiles
 from engines.tensors import DType, TensorSpec
 
-SCHEMA = 2
+SCHEMA = 3
 BUNDLE_FILE = "bundle.json"
 ENGINE_FILE = "manifest.json"
 TARGET, DRAFT = "target", "draft"
@@ -116,10 +117,15 @@ class ModelFacts:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The checkpoint an engine was built from: a name for people, a fingerprint for machines."""
+    """The checkpoint an engine was built from: a name for people, a fingerprint for machines.
+
+    ``stored`` are the types that its weights are stored in, that of most tensors first ("BF16").
+    What the engine computes in is the type of its caches, ``KvLayout.dtype``.
+    """
 
     name: str
     fingerprint: str
+    stored: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +184,7 @@ class EngineManifest:
     source: Source
     builder: dict[str, str]
     files: tuple[FileEntry, ...]
+    fidelity: WeightFidelity | None = None  # None: nothing was rounded, or it was not measured
 
     def __post_init__(self) -> None:
         if self.role not in (TARGET, DRAFT):

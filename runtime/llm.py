@@ -34,7 +34,7 @@ from runtime.placement import AUTO
 from runtime.request import GenerateOptions
 from runtime.sampling.params import SamplingParams
 from runtime.scheduler import OnRound, RoundReport, Stats
-from runtime.score import score
+from runtime.score import score, scorer
 from runtime.settings import PREPARING, Settings, settle
 from runtime.text.chat import ChatTemplate
 from runtime.text.tokenizer import Tokenizer
@@ -42,7 +42,7 @@ from runtime.ticket import Ticket
 from runtime.trace.rounds import RoundMarks
 from runtime.trace.timeline import Timeline
 
-__all__ = ["LLM", "Completion", "Stats", "TextStream", "TokenLogprobs", "score"]
+__all__ = ["LLM", "Completion", "Stats", "TextStream", "TokenLogprobs", "score", "scorer"]
 
 GREEDY = SamplingParams()
 

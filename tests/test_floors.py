@@ -75,8 +75,9 @@ MAY_IMPORT_VENDORS = (
 )
 MAY_IMPORT_TORCH = "plugins/*/kernel.py"
 """They name the torch program that a kernel is timed against; inside functions only."""
-OFFLINE_API = ("runtime.llm", "runtime.text")
-"""All that export may use of runtime, and only inside functions (verify, distill)."""
+OFFLINE_API = ("runtime.llm", "runtime.text", "runtime.spec.ngram")
+"""All that export may use of runtime, and only inside functions (verify, distill). The n-grams are
+the runtime's own lookup drafts, which distill measures a draft with."""
 SESSIONS = ("runtime.backends.", "runtime.device.")
 MAY_OPEN_SESSIONS = ("export/bench/*.py", "export/check/runners.py")
 """They time and check engines as the runtime runs them; also inside functions only."""

@@ -99,7 +99,7 @@ def estimate_engine(
         kv_bytes=kv.bytes_for(options.max_batch),
         build_bytes=PROCESS_BYTES + file_bytes + unpacked + copies * 4 * largest,
         plan_bytes=plan_bytes,
-        compile_bytes=compile_bytes + unpacked,
+        compile_bytes=compile_bytes + unpacked if compile_bytes else 0,
     )
 
 
@@ -133,7 +133,8 @@ def _stored_bytes(
         return itemsize * num_weights
     num_columns = sum(outputs for outputs, _ in matrices)
     num_scales = num_weights // options.block if coding.blocks else num_columns
-    return num_weights * coding.bits // 8 + itemsize * num_scales
+    scale_bits = 8 * itemsize + (coding.bits if coding.offsets else 0)
+    return (num_weights * coding.bits + num_scales * scale_bits) // 8
 
 
 def free_memory() -> int | None:

@@ -27,14 +27,15 @@ class BuildOptions:
     """The options of ``python -m export build``. ``target`` and ``draft`` are as the user typed
     them: a path, a fetched name or a hub id. ``capabilities`` are the compute capabilities to
     compile for ("8.9"), () for all that suit; ``keep_onnx``: whether a compiled engine keeps
-    the graph that it was compiled from. UsageError for a value that cannot be built."""
+    the graph that it was compiled from. ``block`` 0 becomes the one that suits the precision best.
+    UsageError for a value that cannot be built."""
 
     target: str
     draft: str | None = None
     out: Path | None = None
     backend: str = BACKENDS[0]
     precision: str = PRECISIONS[0]
-    block: int = BLOCKS[0]
+    block: int = 0
     max_len: int = 1024
     max_batch: int = 1
     num_draft: int = 4
@@ -47,6 +48,8 @@ class BuildOptions:
         named = {"--target": self.target, "--draft": self.draft, "--out": self.out}
         for option, name in named.items():
             _recordable(option, str(name or ""))
+        if self.block == 0:
+            object.__setattr__(self, "block", (blocks or BLOCKS)[0])
         _one_of("--block", self.block, BLOCKS)
         if blocks and self.block not in blocks:
             raise UsageError(
@@ -77,6 +80,11 @@ class BuildOptions:
     def scale_block(self) -> int | None:
         """Inputs that share a scale in the weights; None where nothing is stored in blocks."""
         return self.block if self.arithmetic.blocks else None
+
+    @property
+    def describe_precision(self) -> str:
+        """For people: what the engines compute in and how their weights are stored."""
+        return self.arithmetic.describe(self.block)
 
     @property
     def place(self) -> Path:

@@ -1,15 +1,18 @@
-"""Do a draft and a target belong together? Tokenizers, vocabularies, maps, widths, lengths.
+"""Do a draft and a target belong together, and which of their token ids are built?
 
 Speculation carries token ids from one model to the other, so an id must mean the same text in
 both. What may differ: the padding at the end of an embedding table, everything inside the
 models, and the text-splitting rules of the draft's tokenizer (only the target's is used).
+
+Embedding tables are often padded to a round size. The rows beyond the tokenizer's last id stand
+for no text; they are left out of what is built. A bundle's target therefore has no logit for them
+to choose, whatever verifies, and a draft none to propose.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -17,25 +20,45 @@ import numpy.typing as npt
 
 from engines.errors import BundleCorruptError, CheckpointError, PairError, UsageError
 from engines.manifest import DraftFigures
+from export.build.vocabulary import Vocabulary, first_differences, read_vocabulary
 from export.checkpoint.api import Checkpoint
 from export.checkpoint.spec import ModelSpec
 from export.checkpoint.weights import EMBEDDING, HEAD
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class TargetView:
+    """The target as it is built: without the padding of its vocabulary."""
+
+    spec: ModelSpec
+    checkpoint: Checkpoint
+
+    @property
+    def num_padding(self) -> int:
+        """Ids of the checkpoint that no text becomes."""
+        return self.checkpoint.spec.vocab_size - self.spec.vocab_size
+
+    def tensor(self, name: str) -> npt.NDArray[np.float32]:
+        """A weight, as ``Checkpoint.tensor``, without the rows of padding."""
+        array = self.checkpoint.tensor(name)
+        return array[: self.spec.vocab_size] if name in (EMBEDDING, HEAD) else array
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class DraftView:
-    """The draft as it is built: its vocabulary cut to the target's where only padding is longer."""
+    """The draft as it is built: its vocabulary cut to the ids that it shares with the target."""
 
     spec: ModelSpec
     checkpoint: Checkpoint
     vocab_map: npt.NDArray[np.int32] | None  # [draft vocabulary], target ids
+    kept: npt.NDArray[np.intp] | None  # rows of the head that ``vocab_map`` is of
 
     def tensor(self, name: str) -> npt.NDArray[np.float32]:
         """A weight, as ``Checkpoint.tensor``, without the rows of ids that the target lacks."""
         array = self.checkpoint.tensor(name)
-        if name == EMBEDDING or (name == HEAD and self.vocab_map is None):
-            return array[: self.spec.vocab_size]
-        return array
+        if name == HEAD and self.kept is not None:
+            return array[self.kept]
+        return array[: self.spec.vocab_size] if name in (EMBEDDING, HEAD) else array
 
 
 def check_target(target: Checkpoint, max_len: int) -> bytes:
@@ -51,14 +74,25 @@ def check_target(target: Checkpoint, max_len: int) -> bytes:
             f"{target.name} has no tokenizer.json, and without it text cannot become tokens; "
             "put the file beside config.json"
         )
-    largest = max(_pieces(_parse(tokenizer, target.name)), default=-1)
-    if largest >= target.spec.vocab_size:
+    num_learned = read_vocabulary(tokenizer, target.name).num_learned
+    if num_learned > target.spec.vocab_size:
         raise CheckpointError(
-            f"the tokenizer of {target.name} gives ids up to {largest}, but the model has only "
-            f"{target.spec.vocab_size} embeddings"
+            f"the tokenizer of {target.name} gives ids up to {num_learned - 1}, but the model has "
+            f"only {target.spec.vocab_size} embeddings"
         )
     _require_usable(tokenizer, target.name)
     return tokenizer
+
+
+def view_target(target: Checkpoint) -> TargetView:
+    """``target`` without padding; whole where it has no tokenizer. CheckpointError."""
+    spec, tokenizer = target.spec, target.tokenizer_json()
+    if tokenizer is None:
+        return TargetView(spec, target)
+    own = (*spec.eos_token_ids, -1 if spec.bos_token_id is None else spec.bos_token_id)
+    num_ids = max(read_vocabulary(tokenizer, target.name).num_ids, 1 + max(own))
+    size = min(spec.vocab_size, num_ids) if num_ids else spec.vocab_size
+    return TargetView(dataclasses.replace(spec, vocab_size=size), target)
 
 
 def _require_usable(tokenizer: bytes, name: str) -> None:
@@ -81,113 +115,141 @@ def check_pair(target: Checkpoint, draft: Checkpoint, max_len: int) -> DraftView
             f"--max-len {max_len} is beyond the {ours.max_position} positions of the draft "
             f"{draft.name}; use --max-len {ours.max_position} or another draft"
         )
+    num_ids = view_target(target).spec.vocab_size
+    num_shared = min(ours.vocab_size, num_ids)
     tokenizer = draft.tokenizer_json()
     if tokenizer is not None:
-        _require_usable(tokenizer, draft.name)
-        difference = compare_tokenizers(tokenizer, target.tokenizer_json() or b"", draft, target)
-        if difference is not None:
-            raise PairError(f"{names} have different tokenizers: {difference}; use another draft")
-    elif ours.vocab_size != theirs.vocab_size:
+        num_shared = min(num_shared, _same_vocabulary(tokenizer, draft, target).num_ids)
+    elif ours.vocab_size not in (theirs.vocab_size, num_ids):
         raise PairError(
             f"{names} do not fit: the draft has no tokenizer of its own and {ours.vocab_size} "
-            f"embeddings, the target has {theirs.vocab_size}"
+            f"embeddings, the target has {theirs.vocab_size}; {_way_out(target)}"
         )
-    if ours.embeddings_from_target and (ours.hidden_size, ours.vocab_size) != (
-        theirs.hidden_size,
-        theirs.vocab_size,
+    if ours.embeddings_from_target and (
+        ours.hidden_size != theirs.hidden_size or ours.vocab_size < num_ids
     ):
         raise PairError(
             f"{names} do not fit: the draft uses the target's embeddings and expects "
             f"[{ours.vocab_size}, {ours.hidden_size}], the target has "
-            f"[{theirs.vocab_size}, {theirs.hidden_size}]"
+            f"[{theirs.vocab_size}, {theirs.hidden_size}]; {_way_out(target)}"
         )
-    vocab_map = _checked_map(draft, theirs.vocab_size)
+    vocab_map, kept = _checked_map(draft, theirs.vocab_size, num_shared)
     spec = dataclasses.replace(
         ours,
-        vocab_size=min(ours.vocab_size, theirs.vocab_size),
+        vocab_size=num_shared,
+        # Its own ends of text end nothing: those of the target count.
+        eos_token_ids=tuple(token for token in ours.eos_token_ids if token < num_shared),
+        bos_token_id=None if (ours.bos_token_id or 0) >= num_shared else ours.bos_token_id,
         draft_vocab_size=None if vocab_map is None else len(vocab_map),
     )
-    return DraftView(spec, draft, vocab_map)
+    return DraftView(spec, draft, vocab_map, kept)
 
 
-def _checked_map(draft: Checkpoint, target_vocab: int) -> npt.NDArray[np.int32] | None:
-    """The draft's ids in target ids, all of which the target must have."""
+def _same_vocabulary(tokenizer: bytes, draft: Checkpoint, target: Checkpoint) -> Vocabulary:
+    """The draft's vocabulary; PairError where it is another one than the target's."""
+    _require_usable(tokenizer, draft.name)
+    ours = read_vocabulary(tokenizer, draft.name)
+    theirs = read_vocabulary(target.tokenizer_json() or b"", target.name)
+    difference = first_differences(ours, theirs)
+    if difference is None:
+        return ours
+    raise PairError(
+        f"draft {draft.name} and target {target.name} have different tokenizers, so an id drafted "
+        f"by one means another text to the other: {difference}; {_way_out(target)}"
+    )
+
+
+def _way_out(target: Checkpoint) -> str:
+    return (
+        "use a draft with the target's tokenizer, or train one: "
+        f"python -m export distill --target {target.name}"
+    )
+
+
+def _checked_map(
+    draft: Checkpoint, target_vocab: int, num_shared: int
+) -> tuple[npt.NDArray[np.int32] | None, npt.NDArray[np.intp] | None]:
+    """The draft's ids in target ids, and the rows of its head that they are of.
+
+    A map may lead to ids that the two do not share, such as the target's padding: those rows are
+    left out. A proposal is fed back to the draft, so it must have an embedding there, too.
+    PairError where a map leads beyond the target's embeddings, or to no shared id.
+    """
     vocab_map = draft.draft_map()
-    if vocab_map is not None and vocab_map.max() >= target_vocab:
+    if vocab_map is None:
+        return None, None
+    if vocab_map.max() >= target_vocab:
         raise PairError(
             f"the id map of draft {draft.name} leads to id {vocab_map.max()}, "
             f"the target has ids 0 to {target_vocab - 1}"
         )
-    return vocab_map
-
-
-def compare_tokenizers(
-    ours: bytes, theirs: bytes, draft: Checkpoint, target: Checkpoint
-) -> str | None:
-    """The first difference that matters between two tokenizer.json, in words; None when equal.
-
-    The ids that both have must spell the same text, added tokens included, and the merge rules
-    must be the same. One may go on where the other ends (padding, or tokens only one was given).
-    """
-    left, right = _parse(ours, draft.name), _parse(theirs, target.name)
-    pieces, target_pieces = _pieces(left), _pieces(right)
-    shared_end = min(max(pieces, default=-1), max(target_pieces, default=-1)) + 1
-    for index in range(shared_end):
-        mine, other = pieces.get(index), target_pieces.get(index)
-        if mine != other:
-            return f"id {index} is {_shown(mine)} in the draft and {_shown(other)} in the target"
-    merges, target_merges = _merges(left), _merges(right)
-    if merges != target_merges:
-        pairs = zip(merges, target_merges, strict=False)
-        at = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
-        if at is None:
-            return f"{len(merges)} merge rules in the draft, {len(target_merges)} in the target"
-        return (
-            f"merge rule {at} is {' + '.join(merges[at])} in the draft and "
-            f"{' + '.join(target_merges[at])} in the target"
+    kept = np.flatnonzero(vocab_map < num_shared)
+    if kept.size == 0:
+        raise PairError(
+            f"the id map of draft {draft.name} leads to padding alone, "
+            f"the tokens of both models are ids 0 to {num_shared - 1}"
         )
-    return None
+    return vocab_map[kept], kept
 
 
-def _parse(tokenizer: bytes, name: str) -> Mapping[str, object]:
-    try:
-        document = json.loads(tokenizer)
-        if isinstance(document["model"], dict):
-            return document  # type: ignore[no-any-return]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        pass
-    raise CheckpointError(f"the tokenizer.json of {name} is damaged or not a tokenizer")
+def pair_notes(target: Checkpoint, draft: Checkpoint) -> list[str]:
+    """What differs between the two, may be meant, and often is not: a line each.
+
+    A draft that borrows the target's embeddings was derived from it, so that other positions or
+    norms in its config.json are a mistake; they cost acceptance, never a wrong text.
+    """
+    ours, theirs = draft.spec, target.spec
+    is_derived = ours.embeddings_from_target
+    names = ["rope_theta", "rope_scaling", *(["rms_norm_eps"] if is_derived else [])]
+    comment = (
+        ("warning", "it was derived from this target, and drafts badly if that is a mistake")
+        if is_derived
+        else ("note", "fine for a draft trained that way")
+    )
+    found = [
+        f"{comment[0]}: {name} is {_value(mine)} in the draft and {_value(other)} in the target "
+        f"({comment[1]})"
+        for name in names
+        if (mine := getattr(ours, name)) != (other := getattr(theirs, name))
+    ]
+    special = target.special_tokens()
+    found += [
+        f"note: {role} is {text!r} in the draft and {special[role]!r} in the target, "
+        "whose own counts"
+        for role, text in draft.special_tokens().items()
+        if role in special and special[role] != text
+    ]
+    return found
 
 
-def _pieces(document: Mapping[str, object]) -> dict[int, str]:
-    """Every token's text by id: the model's vocabulary and the added tokens."""
-    model = document["model"]
-    assert isinstance(model, dict)
-    vocabulary = model.get("vocab")
-    if isinstance(vocabulary, dict):
-        pieces = {index: piece for piece, index in vocabulary.items() if isinstance(index, int)}
-    elif isinstance(vocabulary, list):  # Unigram: [[piece, score], ...]
-        pieces = {i: str(e[0]) for i, e in enumerate(vocabulary) if isinstance(e, list) and e}
-    else:
-        pieces = {}
-    added = document.get("added_tokens")
-    for token in added if isinstance(added, list) else []:
-        if isinstance(token, dict) and isinstance(token.get("id"), int):
-            pieces[token["id"]] = str(token.get("content"))
-    return pieces
+def target_notes(view: TargetView) -> list[str]:
+    """What is special about the target's vocabulary: a line each."""
+    checkpoint, found = view.checkpoint, []
+    if view.num_padding:
+        found.append(
+            f"{checkpoint.name} has {checkpoint.spec.vocab_size} embeddings for "
+            f"{view.spec.vocab_size} tokens; the padding is left out"
+        )
+    vocabulary = read_vocabulary(checkpoint.tokenizer_json() or b"", checkpoint.name)
+    beyond = sorted(index for index in vocabulary.pieces if index >= view.spec.vocab_size)
+    if beyond:
+        found.append(
+            f"note: {vocabulary.pieces[beyond[0]]!r} (id {beyond[0]}) has no embedding in "
+            f"{checkpoint.name}; a prompt that holds it is refused"
+        )
+    unused = vocabulary.unused
+    if unused:
+        found.append(
+            f"note: {len(unused)} ids between tokens of {checkpoint.name} spell nothing "
+            f"({unused[0]} is the first)"
+        )
+    return found
 
 
-def _merges(document: Mapping[str, object]) -> list[tuple[str, ...]]:
-    """BPE merge rules in order; older files write a pair as one string with a space."""
-    model = document["model"]
-    assert isinstance(model, dict)
-    merges = model.get("merges")
-    rules = merges if isinstance(merges, list) else []
-    return [tuple(rule.split(" ") if isinstance(rule, str) else map(str, rule)) for rule in rules]
-
-
-def _shown(piece: str | None) -> str:
-    return "nothing" if piece is None else repr(piece)
+def _value(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "not set" if value is None else str(value)
 
 
 def draft_figures(draft: Checkpoint) -> DraftFigures | None:

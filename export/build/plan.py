@@ -20,10 +20,18 @@ from export.build.estimate import (
 )
 from export.build.key import build_key, builder_versions
 from export.build.options import BuildOptions
-from export.build.pair import DraftView, check_pair, check_target
+from export.build.pair import (
+    DraftView,
+    TargetView,
+    check_pair,
+    check_target,
+    pair_notes,
+    target_notes,
+    view_target,
+)
 from export.build.progress import Reporter
 from export.build.writer import check_replaceable
-from export.checkpoint.api import Checkpoint, open_checkpoint
+from export.checkpoint.api import open_checkpoint
 from export.checkpoint.resolve import resolve
 from export.tensorrt.attention import require_attention_kernel
 
@@ -33,7 +41,7 @@ class BuildPlan:
     """A build that has passed every check."""
 
     options: BuildOptions
-    target: Checkpoint
+    target: TargetView
     tokenizer: bytes
     draft: DraftView | None
     fingerprints: dict[str, str]
@@ -45,17 +53,22 @@ class BuildPlan:
     def roles(self) -> tuple[str, ...]:
         return (TARGET,) if self.draft is None else (TARGET, DRAFT)
 
+    def view(self, role: str) -> TargetView | DraftView:
+        """One of the models as it is built."""
+        if role == TARGET:
+            return self.target
+        assert self.draft is not None
+        return self.draft
+
     def kv_layout(self, role: str) -> KvLayout:
-        spec = self.target.spec if role == TARGET or self.draft is None else self.draft.spec
-        return self.options.kv_layout(role, spec)
+        return self.options.kv_layout(role, self.view(role).spec)
 
     def estimates(self) -> tuple[EngineEstimate, ...]:
         """Sizes of the engines, the target's first."""
         options = self.options
-        specs = [self.target.spec] + ([] if self.draft is None else [self.draft.spec])
         return tuple(
-            estimate_engine(role, spec, self.kv_layout(role), options)
-            for role, spec in zip(self.roles, specs, strict=True)
+            estimate_engine(role, self.view(role).spec, self.kv_layout(role), options)
+            for role in self.roles
         )
 
 
@@ -67,18 +80,17 @@ def make_plan(options: BuildOptions, reporter: Reporter) -> BuildPlan:
     """
     check_replaceable(options.place)
     compiler = find_compiler(options)
-    target = open_checkpoint(resolve(options.target))
-    tokenizer = check_target(target, options.max_len)
-    draft = None
+    checkpoint = open_checkpoint(resolve(options.target))
+    tokenizer = check_target(checkpoint, options.max_len)
+    target, draft = view_target(checkpoint), None
+    notes = target_notes(target)
     if options.draft is not None:
         source = open_checkpoint(resolve(options.draft))
-        draft = check_pair(target, source, options.max_len)
-        if source.spec.rope_theta != target.spec.rope_theta:
-            reporter.say(
-                f"note: rope_theta is {source.spec.rope_theta:g} in the draft and "
-                f"{target.spec.rope_theta:g} in the target (fine for a draft trained that way)"
-            )
-    fingerprints = {TARGET: target.fingerprint()}
+        draft = check_pair(checkpoint, source, options.max_len)
+        notes += pair_notes(checkpoint, source)
+    for note in notes:
+        reporter.say(note)
+    fingerprints = {TARGET: checkpoint.fingerprint()}
     if draft is not None:
         fingerprints[DRAFT] = draft.checkpoint.fingerprint()
     versions = builder_versions(compiler)
@@ -92,12 +104,12 @@ def make_plan(options: BuildOptions, reporter: Reporter) -> BuildPlan:
 
 
 def _check_attention(plan: BuildPlan, compiler: Compiler) -> None:
-    for checkpoint in [plan.target] + ([] if plan.draft is None else [plan.draft.checkpoint]):
+    for view in map(plan.view, plan.roles):
         require_attention_kernel(
             compiler.vendor,
-            checkpoint.name,
-            num_heads=checkpoint.spec.num_heads,
-            head_dim=checkpoint.spec.head_dim,
+            view.checkpoint.name,
+            num_heads=view.spec.num_heads,
+            head_dim=view.spec.head_dim,
             dtype=plan.options.arithmetic.activation,
         )
 

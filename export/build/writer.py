@@ -75,6 +75,16 @@ class BundleWriter:
         folder.mkdir()
         return folder
 
+    def stage_twin(self) -> Path:
+        """A new empty folder for a bundle to compare with; it is never published."""
+        folder = self._sibling("twin")
+        folder.mkdir()
+        return folder
+
+    def drop_twin(self) -> None:
+        """Remove that folder, if there is one."""
+        self._remove("twin")
+
     def publish(self) -> None:
         """Put the staged folder in the place of ``final``; it is on disk when this returns."""
         staged, old = self._sibling("build"), self._sibling("old")
@@ -93,12 +103,15 @@ class BundleWriter:
         old = self._sibling("old")
         if old.is_dir() and not self.final.exists():  # stopped between the two renames
             old.rename(self.final)
-        for kind in ("old", "build"):
-            remains = self._sibling(kind)
-            if remains.is_dir() and not remains.is_symlink():
-                shutil.rmtree(remains, ignore_errors=True)
-            else:
-                remains.unlink(missing_ok=True)
+        for kind in ("old", "build", "twin"):
+            self._remove(kind)
+
+    def _remove(self, kind: str) -> None:
+        remains = self._sibling(kind)
+        if remains.is_dir() and not remains.is_symlink():
+            shutil.rmtree(remains, ignore_errors=True)
+        else:
+            remains.unlink(missing_ok=True)
 
     def _explain(self, error: OSError) -> UsageError:
         if error.errno in _DISK_FULL:

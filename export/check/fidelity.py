@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from engines.fidelity import WeightFidelity
+
 Logits = npt.NDArray[np.float32]
 
 
@@ -72,6 +74,14 @@ def compare(
         top1_agreement=float(agreements.mean()),
         mean_kl=float(np.concatenate(kls).mean()),
         first_divergence=divergences[0] if divergences else None,
+    )
+
+
+def in_words(fidelity: WeightFidelity) -> str:
+    """What a build measured, for people."""
+    return (
+        f"same most likely token as in float32 at {fidelity.agreement:.1%} of "
+        f"{fidelity.num_positions} positions, mean KL divergence {fidelity.mean_kl:.2g} nats"
     )
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from engines.errors import UnsupportedModelError
-from export.build.pair import check_pair
+from export.build.pair import check_pair, view_target
 from export.checkpoint.api import Checkpoint
+from export.checkpoint.layer_kinds import FULL, SLIDING
+from export.checkpoint.rope import LinearRope, Llama3Rope, LongRope, YarnRope
+from export.checkpoint.rope_fields import ORIGINAL
 from export.checkpoint.spec import ModelSpec
 from export.checkpoint.weights import EMBEDDING, HEAD
 from export.packages import require
@@ -18,6 +22,16 @@ if TYPE_CHECKING:
     import torch
 
 PURPOSE = "comparing an engine with its checkpoint"
+
+_KINDS = {
+    "llama": ("LlamaConfig", "LlamaForCausalLM"),
+    "mistral": ("MistralConfig", "MistralForCausalLM"),
+    "qwen2": ("Qwen2Config", "Qwen2ForCausalLM"),
+    "qwen3": ("Qwen3Config", "Qwen3ForCausalLM"),
+    "gemma3": ("Gemma3TextConfig", "Gemma3ForCausalLM"),
+    "phi3": ("Phi3Config", "Phi3ForCausalLM"),
+}
+"""Names in transformers, by family."""
 
 
 class Reference:
@@ -52,13 +66,15 @@ class Reference:
 
 
 def load_reference(checkpoint: Checkpoint) -> Reference:
-    """Build the transformers model of ``checkpoint`` and fill in its weights.
+    """Build the transformers model of ``checkpoint`` and fill in its weights, without the padding
+    of its vocabulary.
 
     Raises MissingDependencyError, CheckpointError.
     """
     require_transformers()
-    weights = {name: checkpoint.tensor(name) for name in checkpoint.tensor_names()}
-    return _load(checkpoint.spec, weights, checkpoint.name)
+    view = view_target(checkpoint)
+    weights = {name: view.tensor(name) for name in checkpoint.tensor_names()}
+    return _load(view.spec, weights, checkpoint.name)
 
 
 def load_draft_reference(draft: Checkpoint, target: Checkpoint) -> Reference:
@@ -71,7 +87,7 @@ def load_draft_reference(draft: Checkpoint, target: Checkpoint) -> Reference:
     view = check_pair(target, draft, max_len=1)
     weights = {name: view.tensor(name) for name in draft.tensor_names()}
     if view.spec.embeddings_from_target:
-        weights[EMBEDDING] = target.tensor(EMBEDDING)
+        weights[EMBEDDING] = target.tensor(EMBEDDING)[: view.spec.vocab_size]
     return _load(view.spec, weights, draft.name)
 
 
@@ -95,11 +111,8 @@ def _empty_model(spec: ModelSpec) -> torch.nn.Module:
     import torch
     import transformers
 
-    config_kind, model_kind = {
-        "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
-        "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
-    }[spec.family]
-    config = config_kind(
+    config_kind, model_kind = _KINDS[spec.family]
+    config = getattr(transformers, config_kind)(
         vocab_size=spec.vocab_size,
         hidden_size=spec.hidden_size,
         intermediate_size=spec.intermediate_size,
@@ -114,25 +127,66 @@ def _empty_model(spec: ModelSpec) -> torch.nn.Module:
         bos_token_id=spec.bos_token_id,
         eos_token_id=list(spec.eos_token_ids),
         pad_token_id=None,
+        **_family_options(spec),
     )
-    model: torch.nn.Module = model_kind(config).float()
+    model: torch.nn.Module = getattr(transformers, model_kind)(config).float()
     if spec.draft_vocab_size is not None:  # transformers has a head for the whole vocabulary only
         model.lm_head = torch.nn.Linear(spec.hidden_size, spec.draft_vocab_size, bias=False)
     return model
 
 
+def _family_options(spec: ModelSpec) -> dict[str, object]:
+    """What the configuration of a family has beyond the common fields."""
+    options: dict[str, object] = {}
+    if spec.family in ("llama", "qwen3", "gemma3"):
+        options["attention_bias"] = spec.output_bias
+    if spec.family != "llama":
+        options["sliding_window"] = spec.window
+    if spec.family in ("qwen2", "qwen3", "gemma3"):
+        options["use_sliding_window"] = spec.window is not None
+        layers = range(spec.num_layers)
+        options["layer_types"] = [SLIDING if spec.is_local(layer) else FULL for layer in layers]
+    if spec.family == "gemma3":
+        # transformers takes no layer for local without a window: one that hides nothing.
+        options["sliding_window"] = spec.window or spec.max_position
+        options["query_pre_attn_scalar"] = spec.query_scalar
+        options["final_logit_softcapping"] = spec.logit_softcap
+    if spec.family == "phi3":
+        options["original_max_position_embeddings"] = spec.max_position
+    return options
+
+
 def _rope_parameters(spec: ModelSpec) -> dict[str, object]:
-    rope = spec.rope_scaling
-    if rope is None:
-        return {"rope_type": "default", "rope_theta": spec.rope_theta}
-    return {
-        "rope_type": "llama3",
-        "rope_theta": spec.rope_theta,
-        "factor": rope.factor,
-        "low_freq_factor": rope.low_freq_factor,
-        "high_freq_factor": rope.high_freq_factor,
-        "original_max_position_embeddings": rope.original_max_position,
-    }
+    block = {"rope_theta": spec.rope_theta, **_scaling(spec)}
+    if spec.family == "gemma3":
+        local = {"rope_type": "default", "rope_theta": spec.local_rope_theta}
+        return {FULL: block, SLIDING: local}
+    if spec.rotary_dim is not None:
+        block["partial_rotary_factor"] = spec.rotary_dim / spec.head_dim
+    return block
+
+
+def _scaling(spec: ModelSpec) -> dict[str, object]:
+    match spec.rope_scaling:
+        case None:
+            return {"rope_type": "default"}
+        case LinearRope() as rope:
+            return {"rope_type": "linear", **asdict(rope)}
+        case LongRope() as rope:
+            factors = list(rope.short_factors)
+            return {
+                "rope_type": "longrope",
+                "short_factor": factors,
+                "long_factor": factors,
+                "attention_factor": rope.attention_factor,
+                ORIGINAL: spec.max_position,
+            }
+        case Llama3Rope() as rope:
+            kind = "llama3"
+        case YarnRope() as rope:
+            kind = "yarn"
+    fields = asdict(rope)
+    return {"rope_type": kind, ORIGINAL: fields.pop("original_max_position"), **fields}
 
 
 def require_transformers() -> None:

@@ -44,9 +44,10 @@ def scoring(bundle: Bundle, role: str) -> Iterator[Scoring]:
     """
     manifest = manifest_of(bundle, role)
     if manifest.plan is None:
-        from runtime.llm import score
+        from runtime.llm import scorer
 
-        yield Scoring("engine", score)
+        with scorer(bundle.path, role) as read:
+            yield Scoring("engine", lambda _bundle, _role, ids: read(ids))
         return
     require_polygraphy("checking a compiled engine")
     with without_chatter():

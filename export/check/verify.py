@@ -96,7 +96,7 @@ def verify(
     progress = progress or (lambda _what, _done, _total: None)
     bundle = open_bundle(bundle_path)
     require_packages(bundle)
-    prompts = _prompt_ids(bundle)
+    prompts = prompt_ids(bundle)
 
     def running(role: str) -> AbstractContextManager[Scoring]:
         return nullcontext(Scoring("engine", score)) if score else scoring(bundle, role)
@@ -156,9 +156,9 @@ def _check(
         progress(f"comparing the {role}", number, len(texts))
         # A draft may lack ids of the target. Any other will do, since both sides read it.
         ids = [index if index < manifest.model.vocab_size else 0 for index in text.ids]
-        expected.append(_finite(reference.logits(ids), checkpoint.name))
+        expected.append(finite(reference.logits(ids), checkpoint.name))
         logits = engine.score(bundle.path, role, ids)
-        found.append(_finite(logits, f"the {role} engine in {bundle.path}"))
+        found.append(finite(logits, f"the {role} engine in {bundle.path}"))
     progress(f"comparing the {role}", len(texts), len(texts))
     figures = compare(expected, found, [text.answer_start for text in texts])
     passed, verdict = _judge(figures, manifest.precision)
@@ -203,13 +203,14 @@ def verify_or_refuse(
     )
 
 
-def _finite(logits: Logits, whose: str) -> Logits:
+def finite(logits: Logits, whose: str) -> Logits:
+    """``logits``; BackendError where they are not all finite, which no figure would show."""
     if not np.isfinite(logits).all():
         raise BackendError(f"{whose} gives logits that are NaN or infinite")
     return logits
 
 
-def _prompt_ids(bundle: Bundle) -> list[list[int]]:
+def prompt_ids(bundle: Bundle) -> list[list[int]]:
     """Token ids of the default prompts, as a chat where the bundle has a template."""
     from runtime.text import ChatTemplate, Tokenizer
 

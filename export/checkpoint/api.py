@@ -42,9 +42,10 @@ class Checkpoint(Protocol):
     def tensor_names(self) -> tuple[str, ...]:
         """Every weight stored, under its Hugging Face name ("model.layers.0.mlp.up_proj.weight").
 
-        Left out, and nothing else: rotary buffers (…rotary_emb.inv_freq, rope_freqs.weight: they
-        are in ``spec``), a stored copy of a tied head, and the vocabulary maps d2t and t2d
-        (``draft_map``). A name without a place in the model is listed: the exporter refuses it.
+        Left out, and nothing else: rotary buffers (…rotary_emb.inv_freq, GGUF's rope_freqs and
+        rope_factors: they are in ``spec``), a stored copy of a tied head, and the vocabulary maps
+        d2t and t2d (``draft_map``). A name without a place in the model is listed: the exporter
+        refuses it.
         """
         ...
 
@@ -57,7 +58,7 @@ class Checkpoint(Protocol):
         ...
 
     def stored_dtype(self, name: str) -> str:
-        """How the file stores it: "F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1"."""
+        """How the file stores it, in the format's own word: "BF16", "Q8_0", "Q4_K", ..."""
         ...
 
     def tokenizer_json(self) -> bytes | None:

@@ -24,6 +24,10 @@ class Fields:
         """The raw value; None where it is missing or null."""
         return self._values.get(name)
 
+    def has(self, name: str) -> bool:
+        """Whether the field is there, be it null."""
+        return name in self._values
+
     def integer(self, name: str, default: int | None = None, *, minimum: int = 1) -> int:
         value = self._value(name, default)
         if isinstance(value, bool) or not isinstance(value, int):
@@ -42,6 +46,15 @@ class Fields:
             expected = "a number above 0 that float32 holds" if value > 0 else "a number above 0"
             raise self._wrong(name, expected, value)
         return float(value)
+
+    def numbers(self, name: str) -> tuple[float, ...]:
+        """A list of numbers above 0."""
+        listed = self.get(name)
+        if not isinstance(listed, list):
+            raise self._wrong(name, "a list of numbers", listed)
+        named = {f"{name}[{index}]": value for index, value in enumerate(listed)}
+        entries = Fields(named, self.where)
+        return tuple(map(entries.number, named))
 
     def flag(self, name: str, default: bool = False) -> bool:
         value = self._value(name, default)

@@ -12,8 +12,9 @@ import numpy.typing as npt
 
 from engines.errors import CheckpointError, UnsupportedModelError
 from export.checkpoint import draft_map, safetensors_file
+from export.checkpoint.config import spec_from_config
 from export.checkpoint.safetensors_file import StoredTensor
-from export.checkpoint.spec import ModelSpec, spec_from_config
+from export.checkpoint.spec import ModelSpec
 from export.checkpoint.weights import EMBEDDING, HEAD, check_shapes, digest, finite
 
 _SINGLE = "model.safetensors"

@@ -12,12 +12,26 @@ import numpy.typing as npt
 from engines.errors import CheckpointError, UnsupportedModelError
 from export.checkpoint import gguf_tokenizer
 from export.checkpoint.fields import Fields
-from export.checkpoint.gguf_metadata import ROPE_FACTORS, hf_name, spec_from_metadata
+from export.checkpoint.gguf_metadata import architecture_of, hf_name, spec_from_metadata
+from export.checkpoint.gguf_rope import (
+    FACTORS,
+    LLAMA3_FACTORS,
+    LONG_FACTORS,
+    SHORT_FACTORS,
+    RopeFactors,
+)
 from export.checkpoint.spec import ModelSpec
 from export.checkpoint.weights import check_shapes, digest, finite
 from export.packages import require
 
-READABLE = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1")
+READABLE = (
+    *("F32", "F16", "BF16", "Q8_0"),
+    *("Q4_0", "Q4_1", "Q5_0", "Q5_1"),
+    *("Q4_K", "Q5_K", "Q6_K"),
+)
+"""The library dequantises more; these are compared with their formats by tests."""
+SHORT_LIST = 1024
+"""Entries of a list that is read with the rest: one a layer, say, which must not pass unseen."""
 _ROLES = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad"}
 
 
@@ -35,6 +49,7 @@ class GgufCheckpoint:
         self.path = path
         self.name = path.stem
         self.spec = spec
+        self._architecture = metadata["general.architecture"]
         self._metadata = metadata  # without the long lists, which only _fields has
         self._fields = fields
         self._tensors = tensors
@@ -45,13 +60,18 @@ class GgufCheckpoint:
         """Read metadata and tensor table. Raises as ``open_checkpoint``."""
         where = path.name
         reader, metadata = _read_tables(path)
-        tensors: dict[str, Any] = {hf_name(tensor.name): tensor for tensor in reader.tensors}
-        factors = tensors.pop(ROPE_FACTORS, None)
+        arch = architecture_of(metadata, where)
+        tensors: dict[str, Any] = {hf_name(tensor.name, arch): tensor for tensor in reader.tensors}
+        factors = {
+            name: _dequantised(tensors.pop(name), where) for name in FACTORS if name in tensors
+        }
+        if LONG_FACTORS in factors and SHORT_FACTORS not in factors:
+            raise CheckpointError(f"{where}: {LONG_FACTORS} is there without {SHORT_FACTORS}")
         shapes = {name: _shape(tensor) for name, tensor in tensors.items()}
         spec = spec_from_metadata(
             metadata,
             shapes=shapes,
-            rope_factors=None if factors is None else _dequantised(factors, where),
+            rope_factors=RopeFactors(factors.get(LLAMA3_FACTORS), factors.get(SHORT_FACTORS)),
             where=where,
         )
         for tensor in tensors.values():
@@ -64,12 +84,13 @@ class GgufCheckpoint:
 
     def tensor(self, name: str) -> npt.NDArray[np.float32]:
         array = finite(_dequantised(self._stored(name), self.path.name), name, self.path.name)
-        if self.spec.family != "llama":
-            return array
-        if name.endswith("q_proj.weight"):
-            return _split_rotary_halves(array, self.spec.num_heads)
-        if name.endswith("k_proj.weight"):
-            return _split_rotary_halves(array, self.spec.num_kv_heads)
+        if self._architecture == "llama" and ".self_attn." in name:
+            num_heads = {"q_proj": self.spec.num_heads, "k_proj": self.spec.num_kv_heads}
+            projection = name.split(".")[-2]
+            if projection in num_heads:
+                return _split_rotary_halves(array, num_heads[projection])
+        if self.spec.norms_add_one and name.endswith("norm.weight"):
+            array -= 1.0  # stored with the 1 already added
         return array
 
     def stored_dtype(self, name: str) -> str:
@@ -116,7 +137,7 @@ class GgufCheckpoint:
 
 
 def _read_tables(path: Path) -> tuple[Any, dict[str, object]]:
-    """The library's reader, and the metadata without lists (a vocabulary takes seconds)."""
+    """The library's reader, and the metadata without long lists (a vocabulary takes seconds)."""
     gguf = require("gguf", "gguf", "export", "reading a GGUF file", ("GGUFReader",))
 
     class Reader(gguf.GGUFReader):  # type: ignore[misc,name-defined]
@@ -131,7 +152,11 @@ def _read_tables(path: Path) -> tuple[Any, dict[str, object]]:
     try:
         reader = Reader(path)
         fields = reader.fields
-        metadata = {key: field.contents() for key, field in fields.items() if len(field.data) == 1}
+        metadata = {
+            key: field.contents()
+            for key, field in fields.items()
+            if len(field.data) <= (1 if key.startswith("tokenizer.") else SHORT_LIST)
+        }
     # A damaged file surfaces in the reader as whatever its bytes happen to break.
     except (OSError, ValueError, KeyError, IndexError, OverflowError, TypeError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -168,6 +193,5 @@ def _split_rotary_halves(array: npt.NDArray[np.float32], num_heads: int) -> npt.
 
     It rotates neighbouring rows (2i, 2i + 1) of a head, Hugging Face rows (i, i + head_dim / 2).
     """
-    rows, columns = array.shape
-    pairs = array.reshape(num_heads, rows // num_heads // 2, 2, columns)
-    return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(rows, columns)
+    pairs = array.reshape(num_heads, len(array) // num_heads // 2, 2, *array.shape[1:])
+    return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(array.shape)

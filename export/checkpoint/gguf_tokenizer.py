@@ -1,7 +1,7 @@
 """Rebuild tokenizer.json from the vocabulary and merges that a GGUF file carries.
 
-GGUF names the text splitting rule only ("tokenizer.ggml.pre"); the rules themselves are those of
-the models' own tokenizers. Byte-level BPE only.
+Of byte-level BPE, GGUF names the text splitting rule only ("tokenizer.ggml.pre"); the rules
+themselves are those of the models' own tokenizers. ``gguf_spm`` has SentencePiece's.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 from engines.errors import CheckpointError, UnsupportedModelError
 from export.checkpoint.fields import Fields
+from export.checkpoint.gguf_spm import spm_tokenizer
 from export.packages import require
 
 _NORMAL, _CONTROL, _USER_DEFINED = 1, 3, 4  # values of tokenizer.ggml.token_type
@@ -58,28 +59,28 @@ def tokenizer_json(metadata: Mapping[str, object], where: str) -> bytes:
     Raises UnsupportedModelError for a tokenizer of another kind, CheckpointError for a damaged one.
     """
     fields = Fields(metadata, where)
+    purpose = "rebuilding the tokenizer of a GGUF file"
+    require("tokenizers", "tokenizers", "export", purpose, ("Tokenizer", "models"))
     model = fields.text("tokenizer.ggml.model")
-    if model != "gpt2":
-        raise UnsupportedModelError(
-            f"{where}: tokenizer model {model!r} is not supported, "
-            "only byte-level BPE ('gpt2') is; use the model's Hugging Face folder"
-        )
-    pre = fields.text("tokenizer.ggml.pre", "default")
-    rule = _RULES.get(pre)
-    if rule is None:
-        raise UnsupportedModelError(
-            f"{where}: text splitting rule {pre!r} is not supported, only {', '.join(_RULES)} are; "
-            "use the model's Hugging Face folder"
-        )
     tokens = _strings(fields, "tokenizer.ggml.tokens")
-    merges = [_pair(merge, where) for merge in _strings(fields, "tokenizer.ggml.merges")]
-    tokenizer = _byte_level_bpe(tokens, merges, rule, where)
     kinds = _kinds(fields, len(tokens))
+    if model == "gpt2":
+        rule = _rule(fields)
+        merges = [_pair(merge, where) for merge in _strings(fields, "tokenizer.ggml.merges")]
+        tokenizer, adds_bos = _byte_level_bpe(tokens, merges, rule, where), rule.adds_bos
+    elif model == "llama":
+        unknown = fields.token_id("tokenizer.ggml.unknown_token_id", len(tokens))
+        tokenizer, adds_bos = spm_tokenizer(fields, tokens, kinds, unknown), True
+    else:
+        raise UnsupportedModelError(
+            f"{where}: tokenizer model {model!r} is not supported, only byte-level BPE ('gpt2') "
+            "and SentencePiece ('llama') are; use the model's Hugging Face folder"
+        )
     pairs = list(zip(tokens, kinds, strict=True))
     tokenizer.add_special_tokens([_added(text, True) for text, kind in pairs if kind == _CONTROL])
     tokenizer.add_tokens([_added(text, False) for text, kind in pairs if kind == _USER_DEFINED])
     bos = fields.token_id("tokenizer.ggml.bos_token_id", len(tokens))
-    if bos is not None and fields.flag("tokenizer.ggml.add_bos_token", rule.adds_bos):
+    if bos is not None and fields.flag("tokenizer.ggml.add_bos_token", adds_bos):
         from tokenizers import processors
 
         tokenizer.post_processor = processors.TemplateProcessing(
@@ -91,11 +92,20 @@ def tokenizer_json(metadata: Mapping[str, object], where: str) -> bytes:
     return document.encode()
 
 
+def _rule(fields: Fields) -> _Rule:
+    pre = fields.text("tokenizer.ggml.pre", "default")
+    rule = _RULES.get(pre)
+    if rule is None:
+        raise UnsupportedModelError(
+            f"{fields.where}: text splitting rule {pre!r} is not supported, only "
+            f"{', '.join(_RULES)} are; use the model's Hugging Face folder"
+        )
+    return rule
+
+
 def _byte_level_bpe(
     tokens: list[str], merges: list[tuple[str, str]], rule: _Rule, where: str
 ) -> Any:
-    purpose = "rebuilding the tokenizer of a GGUF file"
-    require("tokenizers", "tokenizers", "export", purpose, ("Tokenizer", "models"))
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     vocab = {token: index for index, token in enumerate(tokens)}

@@ -20,31 +20,44 @@ Shape = tuple[int, ...]
 
 def weight_shapes(spec: ModelSpec) -> dict[str, Shape]:
     """Every weight the model must have, by Hugging Face name, with its shape."""
-    hidden, inner, dim = spec.hidden_size, spec.intermediate_size, spec.head_dim
-    query, key = spec.num_heads * dim, spec.num_kv_heads * dim
-    layer: dict[str, Shape] = {
-        "input_layernorm": (hidden,),
-        "self_attn.q_proj": (query, hidden),
-        "self_attn.k_proj": (key, hidden),
-        "self_attn.v_proj": (key, hidden),
-        "self_attn.o_proj": (hidden, query),
-        "post_attention_layernorm": (hidden,),
-        "mlp.gate_proj": (inner, hidden),
-        "mlp.up_proj": (inner, hidden),
-        "mlp.down_proj": (hidden, inner),
-    }
-    if spec.qk_norm:
-        layer |= {"self_attn.q_norm": (dim,), "self_attn.k_norm": (dim,)}
     shapes: dict[str, Shape] = {}
+    hidden = spec.hidden_size
     if not spec.embeddings_from_target:
         shapes[EMBEDDING] = (spec.vocab_size, hidden)
+    layer = _layer_shapes(spec)
     for index in range(spec.num_layers):
         for part, shape in layer.items():
-            shapes[f"model.layers.{index}.{part}.weight"] = shape
+            shapes[f"model.layers.{index}.{part}"] = shape
     shapes["model.norm.weight"] = (hidden,)
     if not spec.tied_embeddings:
         rows = spec.vocab_size if spec.draft_vocab_size is None else spec.draft_vocab_size
         shapes[HEAD] = (rows, hidden)
+    return shapes
+
+
+def _layer_shapes(spec: ModelSpec) -> dict[str, Shape]:
+    """The weights of one layer."""
+    hidden, inner, dim = spec.hidden_size, spec.intermediate_size, spec.head_dim
+    query, key = spec.num_heads * dim, spec.num_kv_heads * dim
+    norms: dict[str, Shape] = {"input_layernorm": (hidden,), "post_attention_layernorm": (hidden,)}
+    if spec.sandwich_norms:
+        norms |= {"pre_feedforward_layernorm": (hidden,), "post_feedforward_layernorm": (hidden,)}
+    if spec.qk_norm:
+        norms |= {"self_attn.q_norm": (dim,), "self_attn.k_norm": (dim,)}
+    matrices: dict[str, Shape] = {}
+    if spec.fused_projections:
+        matrices["self_attn.qkv_proj"] = (query + 2 * key, hidden)
+        matrices["mlp.gate_up_proj"] = (2 * inner, hidden)
+    else:
+        matrices |= {"self_attn.q_proj": (query, hidden)}
+        matrices |= dict.fromkeys(("self_attn.k_proj", "self_attn.v_proj"), (key, hidden))
+        matrices |= dict.fromkeys(("mlp.gate_proj", "mlp.up_proj"), (inner, hidden))
+    matrices |= {"self_attn.o_proj": (hidden, query), "mlp.down_proj": (hidden, inner)}
+    biased = ["q_proj", "k_proj", "v_proj"] if spec.qkv_bias else []
+    biased += ["o_proj"] if spec.output_bias else []
+    shapes = {f"{name}.weight": shape for name, shape in (norms | matrices).items()}
+    for name in (f"self_attn.{each}" for each in biased):
+        shapes[f"{name}.bias"] = matrices[name][:1]
     return shapes
 
 

@@ -12,6 +12,7 @@ from engines.errors import escaped
 from engines.manifest import EngineManifest, PlanFacts
 from engines.profiles import ShapeProfile, Span
 from export.build.plan import in_words
+from export.check.fidelity import in_words as fidelity_in_words
 from export.cli.console import add_output_options, emit, emit_json
 
 if TYPE_CHECKING:
@@ -128,12 +129,19 @@ def _engine_lines(engine: EngineManifest) -> list[str]:
         speaks = f"{model.output_vocab} of {speaks}"
     size = f"{model.num_parameters / 1e6:.1f} M parameters, {model.num_layers} layers"
     rows = f"{kv.scratch_rows} + {kv.trunk_rows} rows of {kv.bytes_per_row} bytes a slot"
+    stored = ", ".join(engine.source.stored) or "unknown"
     operators = f", operators {', '.join(engine.plugins)}" if engine.plugins else ""
     return [
         f"{engine.role:8} {model.family}, {size}, {speaks}, from {engine.source.name}",
+        f"         stored as {stored}, computed in {kv.dtype.value}",
         f"         cache {rows}{operators}",
+        *_fidelity_lines(engine),
         *([] if engine.plan is None else _plan_lines(engine, engine.plan)),
     ]
+
+
+def _fidelity_lines(engine: EngineManifest) -> list[str]:
+    return [] if engine.fidelity is None else [f"         {fidelity_in_words(engine.fidelity)}"]
 
 
 def _plan_lines(engine: EngineManifest, plan: PlanFacts) -> list[str]:

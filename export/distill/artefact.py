@@ -1,8 +1,8 @@
-"""A trained draft as a Hugging Face folder: config.json and model.safetensors.
+"""A trained draft as a Hugging Face folder: config.json, model.safetensors and a README.md.
 
 ``lm_head.weight`` has the draft's own rows [V', C]; ``d2t`` int64 [V'] maps them to target ids
-(target id = draft id + d2t[draft id]). ``model.embed_tokens.weight`` is not stored: config.json
-says ``embeddings_from_target`` and the pair takes the target's.
+(target id = draft id + d2t[draft id]). ``model.embed_tokens.weight`` is not stored for a draft of
+the target's width: config.json says ``embeddings_from_target`` and the pair takes the target's.
 """
 
 from __future__ import annotations
@@ -11,29 +11,28 @@ import json
 import os
 import shutil
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from engines.errors import BackendError, UsageError
+from export.checkpoint.rope import Llama3Rope
 from export.checkpoint.spec import ModelSpec
 from export.checkpoint.weights import EMBEDDING
+from export.distill import card
+from export.distill.facts import Facts, evaluated, measured
 from export.distill.llama import Llama
-from export.distill.measure import Figures
 from export.distill.vocabulary import offsets
 from export.packages import require
 
-ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Which target a draft belongs to."""
-
-    name: str
-    fingerprint: str | None
+ARCHITECTURES = {
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+}
 
 
 def check_output(out: Path) -> None:
@@ -50,14 +49,7 @@ def check_output(out: Path) -> None:
         ) from None
 
 
-def write(
-    out: Path,
-    draft: Llama,
-    ids: npt.NDArray[np.int64],
-    origin: Origin,
-    figures: Figures,
-    data: str,
-) -> None:
+def write(out: Path, draft: Llama, ids: npt.NDArray[np.int64], facts: Facts) -> None:
     """Write the folder ``out`` whole or not at all (a sibling is filled, then renamed).
 
     Weights are stored as fp16. Raises BackendError for a weight that is not finite there.
@@ -65,16 +57,16 @@ def write(
     save = require("safetensors.numpy", "safetensors", "export", "writing a draft", ("save",)).save
     tensors: dict[str, npt.NDArray[np.generic]] = {"d2t": offsets(ids)}
     for name, tensor in draft.weights.items():
-        if name == EMBEDDING:
+        if name == EMBEDDING and draft.spec.embeddings_from_target:
             continue
         with np.errstate(over="ignore"):  # becomes infinite: reported below
-            tensors[name] = tensor.detach().numpy().astype(np.float16)
+            tensors[name] = tensor.detach().cpu().numpy().astype(np.float16)
         if not np.isfinite(tensors[name]).all():
             raise BackendError(
                 f"the trained weight {name} is not finite in fp16: training diverged; "
                 "run again with another --seed or more data"
             )
-    config = config_of(draft.spec, origin, figures, data)
+    config = config_of(draft.spec, facts)
 
     check_output(out)
     partial = out.parent / f".{out.name}.{os.getpid()}.partial"
@@ -84,6 +76,8 @@ def write(
         (partial / "model.safetensors").write_bytes(save(tensors, metadata={"format": "pt"}))
         text = json.dumps(config, indent=2) + "\n"
         (partial / "config.json").write_text(text, encoding="utf-8")
+        readme = card.text(out.name, draft.spec, facts)
+        (partial / "README.md").write_text(readme, encoding="utf-8")
         partial.rename(out)
     except OSError as error:
         raise UsageError(f"--out {out} cannot be written: {error.strerror or error}") from error
@@ -91,7 +85,7 @@ def write(
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def config_of(spec: ModelSpec, origin: Origin, figures: Figures, data: str) -> dict[str, object]:
+def config_of(spec: ModelSpec, facts: Facts) -> dict[str, object]:
     """config.json of a draft: the usual keys of its family, and ours."""
     config: dict[str, object] = {
         "architectures": [ARCHITECTURES[spec.family]],
@@ -112,11 +106,15 @@ def config_of(spec: ModelSpec, origin: Origin, figures: Figures, data: str) -> d
         "eos_token_id": eos_value(spec.eos_token_ids),
         "bos_token_id": spec.bos_token_id,
         "draft_vocab_size": spec.draft_vocab_size,
-        "embeddings_from_target": True,
-        "target": asdict(origin),
-        "measured": {"data": data, **measured(figures)},
+        "embeddings_from_target": spec.embeddings_from_target,
+        "target": asdict(facts.origin),
+        "measured": {"data": ", ".join(facts.data.names), **measured(facts.figures)},
     }
-    if spec.rope_scaling is not None:
+    if spec.family == "mistral":
+        config["sliding_window"] = None  # absent, it would mean 4096
+    if facts.evaluation:
+        config["evaluated"] = {"data": facts.evaluated_on, **evaluated(facts.evaluation)}
+    if isinstance(spec.rope_scaling, Llama3Rope):
         config["rope_scaling"] = {
             "rope_type": "llama3",
             "factor": spec.rope_scaling.factor,
@@ -125,21 +123,6 @@ def config_of(spec: ModelSpec, origin: Origin, figures: Figures, data: str) -> d
             "original_max_position_embeddings": spec.rope_scaling.original_max_position,
         }
     return config
-
-
-def measured(figures: Figures) -> dict[str, object]:
-    """Held-out figures as JSON, rounded to what the number of positions carries."""
-    return {
-        "num_sequences": figures.num_sequences,
-        "num_positions": figures.num_positions,
-        "greedy_answers": figures.greedy,
-        "alpha": round(figures.alpha, 4),
-        "rank_shares": [round(share, 4) for share in figures.rank_shares],
-        "tokens_per_round": {
-            f"K={num_draft}": round(tokens, 3)
-            for num_draft, tokens in figures.tokens_per_round.items()
-        },
-    }
 
 
 def eos_value(ids: tuple[int, ...]) -> int | list[int]:

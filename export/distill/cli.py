@@ -9,30 +9,57 @@ from pathlib import Path
 from export.checkpoint.api import open_checkpoint
 from export.checkpoint.resolve import resolve
 from export.cli.console import emit
-from export.distill import artefact
-from export.distill.measure import Figures
-from export.distill.pipeline import DEFAULT_VOCAB, Options, check_options, distill
-from export.distill.train import Progress
+from export.distill.facts import Facts, evaluated, measured
+from export.distill.options import (
+    DEFAULT_LAYERS,
+    DEFAULT_MINUTES,
+    DEFAULT_VOCAB,
+    Options,
+    check,
+)
+from export.distill.pipeline import distill
 from export.packages import require
 from export.progress import progress
+
+LABELS = ("soft", "hard")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``python -m export distill``."""
-    parser.add_argument(
-        "--target", required=True, metavar="PATH|NAME", help="checkpoint that the draft is for"
-    )
-    parser.add_argument(
-        "--out", required=True, type=Path, metavar="DIR", help="new folder for the draft"
-    )
-    parser.add_argument(
-        "--minutes",
-        type=float,
-        default=10.0,
+    add = parser.add_argument_group
+    option = add("what to make").add_argument
+    option("--target", required=True, metavar="PATH|NAME", help="checkpoint that the draft is for")
+    option("--out", required=True, type=Path, metavar="DIR", help="new folder for the draft")
+    option(
+        "--layers",
+        type=int,
+        default=DEFAULT_LAYERS,
         metavar="N",
-        help="time to spend; without --data the target writes for the first half (default 10)",
+        help=f"layers, taken from both ends of the target (default {DEFAULT_LAYERS})",
     )
-    parser.add_argument(
+    option(
+        "--from-layers",
+        type=int,
+        nargs="+",
+        default=(),
+        metavar="I",
+        help="the target's layers to start from instead, counted from 0",
+    )
+    option(
+        "--width",
+        type=int,
+        metavar="C",
+        help="narrower than the target: keep the C main directions of its states",
+    )
+    option(
+        "--vocab",
+        type=int,
+        metavar="N",
+        help=f"target ids that the draft can propose (default {DEFAULT_VOCAB}, or all)",
+    )
+
+    option = add("text to learn from").add_argument
+    option(
         "--data",
         type=Path,
         nargs="+",
@@ -41,18 +68,60 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE.npz",
         help="text that the target wrote: arrays ids, lens, answer_start, temperature",
     )
-    parser.add_argument("--layers", type=int, default=2, metavar="N", help="layers (default 2)")
-    parser.add_argument(
-        "--vocab",
-        type=int,
-        default=None,
+    option(
+        "--write-minutes",
+        type=float,
         metavar="N",
-        help=f"target ids that the draft can propose (default {DEFAULT_VOCAB}, or all)",
+        help="time for the target to write text of its own (default: as --minutes; 0 with --data)",
     )
-    parser.add_argument(
-        "--threads", type=int, default=1, metavar="N", help="CPU threads (default 1)"
+    option(
+        "--prompts",
+        type=Path,
+        metavar="FILE",
+        help="prompts that it answers first: one a line, or .jsonl with prompt or turns",
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="default 0")
+
+    option = add("training").add_argument
+    option(
+        "--minutes",
+        type=float,
+        metavar="N",
+        help=f"time to train (default {DEFAULT_MINUTES:g}, or no limit with --passes)",
+    )
+    option("--passes", type=float, metavar="N", help="passes over the text to train for")
+    option(
+        "--labels",
+        choices=LABELS,
+        default=LABELS[0],
+        help="soft: the target's law, which takes 2 bytes a token and unit of width on disk; "
+        "hard: its tokens (default %(default)s)",
+    )
+    option("--device", default="cpu", metavar="NAME", help="cpu (default), cuda, cuda:1, ...")
+    option("--threads", type=int, default=1, metavar="N", help="CPU threads (default 1)")
+    option("--seed", type=int, default=0, metavar="S", help="default 0")
+
+    option = add("measuring").add_argument
+    option(
+        "--evaluate",
+        type=Path,
+        metavar="FILE.jsonl",
+        help="lines with category and turns, as Spec-Bench's: acceptance by category; text that "
+        "shares 13 tokens in a row with it is left out of training",
+    )
+
+    option = add("stopping and going on").add_argument
+    option(
+        "--resume",
+        action="store_true",
+        help="go on where the same command was stopped (ctrl-C loses at most some seconds)",
+    )
+    option(
+        "--work",
+        type=Path,
+        metavar="DIR",
+        help="folder for text, states and checkpoints, kept at the end and shared by runs for one "
+        "target (default: OUT.work, removed at the end)",
+    )
     parser.add_argument("--quiet", action="store_true", help="no progress")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
@@ -64,21 +133,32 @@ def run(args: argparse.Namespace) -> int:
     """
     options = Options(
         target=args.target,
-        out=args.out,
-        seconds=60.0 * args.minutes,
+        # Not through folders that do not exist: making OUT.work would make OUT, too.
+        out=args.out.resolve() if ".." in args.out.parts else args.out,
         data=tuple(args.data),
+        prompts=args.prompts,
+        evaluate=args.evaluate,
+        minutes=args.minutes,
+        passes=args.passes,
+        write_minutes=args.write_minutes,
+        soft=args.labels == LABELS[0],
+        layers=tuple(args.from_layers),
         num_layers=args.layers,
+        width=args.width,
         draft_vocab_size=args.vocab,
+        device=args.device,
         num_threads=args.threads,
         seed=args.seed,
+        work=args.work,
+        resume=args.resume,
     )
-    check_options(options)
+    check(options)
     require_torch()
     target = open_checkpoint(resolve(options.target))
     with progress(args.quiet) as report:
-        figures, steps = distill(options, target, report)
+        facts = distill(options, target, report)
     result = summary_json if args.json else summary
-    emit(result(options, figures, steps) + "\n")
+    emit(result(options, facts) + "\n")
     return 0
 
 
@@ -88,26 +168,40 @@ def require_torch() -> None:
     require("torch", "torch", "torch", "python -m export distill", ("Tensor",))
 
 
-def summary(options: Options, figures: Figures, steps: Progress) -> str:
+def summary(options: Options, facts: Facts) -> str:
     """The result in words."""
+    figures, steps = facts.figures, facts.progress
     rounds = ", ".join(
         f"K={num_draft} {tokens:.2f}" for num_draft, tokens in figures.tokens_per_round.items()
     )
-    return (
-        f"wrote {options.out}\n"
-        f"trained on {steps.num_tokens:,} tokens in {steps.num_steps:,} steps\n"
-        f"held out: {figures.num_positions:,} positions, draft agrees with the target on "
-        f"{figures.alpha:.3f}, tokens a round {rounds}"
-    )
+    lines = [
+        f"wrote {options.out}",
+        f"trained on {steps.num_tokens:,} tokens in {steps.num_steps:,} steps"
+        + (", stopped early" if facts.is_early else ""),
+        (
+            f"held out: {figures.num_positions:,} positions, draft agrees with the target on "
+            f"{figures.alpha:.3f}, tokens a round {rounds}"
+        ),
+    ]
+    if facts.evaluation:
+        lines.append(f"{facts.evaluated_on}, tokens a round: draft alone, lookup alone, both")
+        lines += [
+            f"  {name:16} {each.model:.2f} {each.lookup:.2f} {each.both:.2f}"
+            for name, each in facts.evaluation.items()
+        ]
+    return "\n".join(lines)
 
 
-def summary_json(options: Options, figures: Figures, steps: Progress) -> str:
+def summary_json(options: Options, facts: Facts) -> str:
     """The result as one JSON object."""
     return json.dumps(
         {
             "out": str(options.out),
-            "num_steps": steps.num_steps,
-            "num_tokens": steps.num_tokens,
-            "measured": artefact.measured(figures),
+            "num_steps": facts.progress.num_steps,
+            "num_tokens": facts.progress.num_tokens,
+            "stopped_early": facts.is_early,
+            "num_refused": facts.data.num_refused,
+            "measured": measured(facts.figures),
+            "evaluated": evaluated(facts.evaluation),
         }
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,6 +26,8 @@ class Sample:
     ids: npt.NDArray[np.int64]  # [tokens]
     answer_start: int
     temperature: float  # of the answer; 0 = greedy
+    # The target's final-norm output at the first tokens (all, or all but the last), [tokens, C].
+    states: npt.NDArray[np.float16] | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -35,12 +37,15 @@ class Sample:
 class Batch:
     """Right-padded sequences.
 
-    ``labels[b, t]`` is the id after position t where that is part of an answer, else -1.
+    ``labels[b, t]`` is the id after position t where that is part of an answer, else -1. ``states``
+    are the target's, at the places ``known`` of the flattened [B * T] positions.
     """
 
     tokens: npt.NDArray[np.int64]  # [B, T]
     labels: npt.NDArray[np.int64]  # [B, T]
     num_tokens: int  # padding excluded
+    known: npt.NDArray[np.int64]  # [N]
+    states: npt.NDArray[np.float16]  # [N, C]
 
 
 def load(paths: Sequence[Path], vocab_size: int) -> list[Sample]:
@@ -54,7 +59,11 @@ def load(paths: Sequence[Path], vocab_size: int) -> list[Sample]:
 def cut(samples: Sequence[Sample], max_tokens: int) -> list[Sample]:
     """Sequences cut at ``max_tokens``, without those that then have no answer token."""
     return [
-        replace(sample, ids=sample.ids[:max_tokens])
+        replace(
+            sample,
+            ids=sample.ids[:max_tokens],
+            states=None if sample.states is None else sample.states[:max_tokens],
+        )
         for sample in samples
         if sample.answer_start < min(len(sample), max_tokens)
     ]
@@ -79,26 +88,37 @@ def hold_out(
     return [s for group in kept for s in group], [s for group in held for s in group]
 
 
-def batches(samples: Sequence[Sample], batch: int, rng: np.random.Generator) -> Iterator[Batch]:
-    """One pass over ``samples`` in random order, sequences of like length together."""
-    order = rng.permutation(len(samples))
+def order(lengths: Sequence[int], batch: int, rng: np.random.Generator) -> list[list[int]]:
+    """One pass over sequences: their indices in batches, random, but of like length together."""
+    shuffled = rng.permutation(len(lengths)).tolist()
     window = batch * SORT_WINDOW
-    for start in range(0, len(order), window):
-        chosen = sorted((samples[i] for i in order[start : start + window]), key=len)
-        parts = [chosen[i : i + batch] for i in range(0, len(chosen), batch)]
-        for index in rng.permutation(len(parts)):
-            yield collate(parts[index])
+    parts: list[list[int]] = []
+    for start in range(0, len(shuffled), window):
+        chosen = sorted(shuffled[start : start + window], key=lambda index: lengths[index])
+        found = [chosen[i : i + batch] for i in range(0, len(chosen), batch)]
+        parts += [found[index] for index in rng.permutation(len(found))]
+    return parts
 
 
 def collate(samples: Sequence[Sample]) -> Batch:
-    """Pad on the right, and label the answers only."""
+    """Pad on the right, and label the answers."""
     width = max(len(sample) for sample in samples)
     tokens = np.zeros((len(samples), width), np.int64)
     labels = np.full((len(samples), width), -1, np.int64)
+    known, states = [np.zeros(0, np.int64)], []
     for row, sample in enumerate(samples):
         tokens[row, : len(sample)] = sample.ids
         labels[row, sample.answer_start - 1 : len(sample) - 1] = sample.ids[sample.answer_start :]
-    return Batch(tokens, labels, sum(len(sample) for sample in samples))
+        if sample.states is not None:
+            known.append(row * width + np.arange(len(sample.states)))
+            states.append(sample.states)
+    return Batch(
+        tokens,
+        labels,
+        sum(len(sample) for sample in samples),
+        np.concatenate(known),
+        np.concatenate(states) if states else np.zeros((0, 0), np.float16),
+    )
 
 
 def _load_file(path: Path, vocab_size: int) -> list[Sample]:

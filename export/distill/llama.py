@@ -6,30 +6,30 @@ rotated against each other), so a trained draft is stored as it stands.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, field, fields
+from typing import TYPE_CHECKING, Protocol
 
+from engines.errors import UnsupportedModelError
+from export.checkpoint.rope import Llama3Rope
 from export.checkpoint.spec import ModelSpec, inv_freq
 from export.checkpoint.weights import EMBEDDING, HEAD
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 
-@dataclass(slots=True)
-class KvCache:
-    """Keys and values of one batch: two tensors [B, Hkv, rows, D] a layer, ``length`` rows used."""
+KNOWN_EXTRAS = ("draft_vocab_size", "embeddings_from_target", "qkv_bias")
+"""What a ModelSpec may add to a plain Llama that this decoder has; anything else is refused."""
 
-    keys: list[Tensor]
-    values: list[Tensor]
-    length: int = 0
 
-    def append(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Write [B, Hkv, T, D] after the used rows and return all rows up to the new end."""
-        end = self.length + key.shape[2]
-        self.keys[layer][:, :, self.length : end] = key
-        self.values[layer][:, :, self.length : end] = value
-        return self.keys[layer][:, :, :end], self.values[layer][:, :, :end]
+class Store(Protocol):
+    """Where the keys and values of a pass go, and which ones it attends."""
+
+    def __call__(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Keep [B, Hkv, T, D]; return the keys and values to attend, [B, Hkv, rows, D]."""
+        ...
 
 
 @dataclass(slots=True)
@@ -38,24 +38,23 @@ class Llama:
 
     spec: ModelSpec
     weights: dict[str, Tensor]
+    watch: Callable[[Tensor], None] | None = None  # sees what every norm of the stream reads
     _inv_freq: Tensor = field(init=False)  # float32 [D/2], radians a position
 
     def __post_init__(self) -> None:
         import torch
 
-        self._inv_freq = torch.from_numpy(inv_freq(self.spec)).float()
+        self._inv_freq = torch.from_numpy(inv_freq(self.spec)).float().to(self.device)
 
-    def new_cache(self, batch: int, rows: int) -> KvCache:
-        """Zeroed cache of ``rows`` positions in the type of the weights."""
-        import torch
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are, and where token ids have to be."""
+        return self.weights["model.norm.weight"].device
 
-        dtype = self.weights["model.norm.weight"].dtype
-        shape = (batch, self.spec.num_kv_heads, rows, self.spec.head_dim)
-        layers = range(self.spec.num_layers)
-        return KvCache(
-            [torch.zeros(shape, dtype=dtype) for _ in layers],
-            [torch.zeros(shape, dtype=dtype) for _ in layers],
-        )
+    def to(self, device: str, dtype: torch.dtype | None = None) -> Llama:
+        """The same model elsewhere, or in another type; shares the weights that need no change."""
+        moved = {name: tensor.to(device, dtype) for name, tensor in self.weights.items()}
+        return Llama(self.spec, moved)
 
     def hidden(
         self,
@@ -63,27 +62,25 @@ class Llama:
         *,
         positions: Tensor | None = None,
         mask: Tensor | None = None,
-        cache: KvCache | None = None,
+        store: Store | None = None,
     ) -> Tensor:
         """Final-norm output [B, T, C] for token ids [B, T].
 
-        ``positions`` [B, T] default to 0..T-1. ``mask`` is bool [B, 1, T, rows], True = attend;
-        without it attention is causal, which also makes padding on the right harmless.
-        With a ``cache`` the T tokens are appended to it, and a mask is needed.
+        ``positions`` [B, T] default to 0..T-1. ``mask`` [B, 1, T, rows] is bool (True = attend) or
+        added to the scores; without it attention is causal, which also makes padding on the right
+        harmless. ``store`` keeps keys and values, and may bring those of earlier tokens.
         """
         import torch
 
         if positions is None:
-            positions = torch.arange(tokens.shape[1])[None]
+            positions = torch.arange(tokens.shape[1], device=self.device)[None]
         angles = positions[..., None].float() * self._inv_freq  # [B, T, D/2]
         rotary = (angles.cos()[:, None], angles.sin()[:, None])  # [B, 1, T, D/2]
 
         states = self.weights[EMBEDDING][tokens]
         for layer in range(self.spec.num_layers):
-            states = states + self._attention(layer, states, rotary, mask, cache)
+            states = states + self._attention(layer, states, rotary, mask, store)
             states = states + self._mlp(layer, states)
-        if cache is not None:
-            cache.length += tokens.shape[1]
         return self._norm(states, "model.norm.weight")
 
     @property
@@ -103,7 +100,7 @@ class Llama:
         states: Tensor,
         rotary: tuple[Tensor, Tensor],
         mask: Tensor | None,
-        cache: KvCache | None,
+        store: Store | None,
     ) -> Tensor:
         from torch.nn import functional
 
@@ -111,7 +108,9 @@ class Llama:
         normed = self._norm(states, f"{prefix}.input_layernorm.weight")
 
         def heads(name: str) -> Tensor:
-            projected = functional.linear(normed, self.weights[f"{prefix}.self_attn.{name}.weight"])
+            at = f"{prefix}.self_attn.{name}"
+            bias = self.weights[f"{at}.bias"] if self.spec.qkv_bias else None
+            projected = functional.linear(normed, self.weights[f"{at}.weight"], bias)
             return projected.reshape(*states.shape[:2], -1, self.spec.head_dim)  # [B, T, heads, D]
 
         query, key, value = heads("q_proj"), heads("k_proj"), heads("v_proj")
@@ -121,9 +120,9 @@ class Llama:
         query = rotate(query.transpose(1, 2), rotary)
         key = rotate(key.transpose(1, 2), rotary)
         value = value.transpose(1, 2)
-        if cache is not None:
-            key, value = cache.append(layer, key, value)
-        if query.shape[2] == 1:
+        if store is not None:
+            key, value = store(layer, key, value)
+        if query.shape[2] == 1 and mask is not None:
             # The query heads that share keys become rows of one head: five times as fast as
             # letting torch spread the keys over the query heads.
             grouped = query.reshape(len(query), self.spec.num_kv_heads, -1, self.spec.head_dim)
@@ -149,9 +148,29 @@ class Llama:
 
     def _norm(self, states: Tensor, name: str) -> Tensor:
         weight = self.weights[name]
+        if self.watch is not None and "self_attn" not in name:
+            self.watch(states)
         wide = states.float()
         scale = (wide.square().mean(-1, keepdim=True) + self.spec.rms_norm_eps).rsqrt()
         return (wide * scale).to(states.dtype) * weight
+
+
+def check_supported(spec: ModelSpec, where: str) -> None:
+    """Raise UnsupportedModelError naming what a model has that this decoder lacks."""
+    extras = [
+        each.name
+        for each in fields(spec)
+        if each.default is not MISSING
+        and each.name not in KNOWN_EXTRAS
+        and getattr(spec, each.name) != each.default
+    ]
+    if spec.rope_scaling is not None and not isinstance(spec.rope_scaling, Llama3Rope):
+        extras.append(f"rope scaling {type(spec.rope_scaling).__name__}")
+    if extras:
+        raise UnsupportedModelError(
+            f"{where}: distill cannot train a draft of a {spec.family} with "
+            f"{', '.join(extras)}; it knows Llama, Mistral, Qwen2 and Qwen3 without these"
+        )
 
 
 def rotate(heads: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,17 +37,17 @@ def measure(draft: Llama, samples: Sequence[Sample], ids: npt.NDArray[np.int64])
     """
     greedy = [sample for sample in samples if sample.temperature == 0.0]
     chosen = greedy or list(samples)
-    answers = list(_ranks(draft, chosen, ids))
-    ranks = np.concatenate(answers)
-    shares = np.bincount(ranks, minlength=NUM_RANKS + 1)[:NUM_RANKS] / len(ranks)
+    answers = ranks(draft, chosen, ids)
+    every = np.concatenate(answers)
+    shares = np.bincount(every, minlength=NUM_RANKS + 1)[:NUM_RANKS] / len(every)
     return Figures(
         num_sequences=len(answers),
-        num_positions=len(ranks),
+        num_positions=len(every),
         greedy=bool(greedy),
         alpha=float(shares[0]),
         rank_shares=tuple(float(share) for share in shares),
         tokens_per_round={
-            num_draft: len(ranks) / sum(num_rounds(answer == 0, num_draft) for answer in answers)
+            num_draft: len(every) / sum(num_rounds(answer == 0, num_draft) for answer in answers)
             for num_draft in DRAFT_LENGTHS
         },
     )
@@ -64,22 +64,27 @@ def num_rounds(agrees: npt.NDArray[np.bool_], num_draft: int) -> int:
     return rounds
 
 
-def _ranks(
+def ranks(
     draft: Llama, samples: Sequence[Sample], ids: npt.NDArray[np.int64]
-) -> Iterator[npt.NDArray[np.int64]]:
-    """Per answer: how many draft ids score above the target's token, at most NUM_RANKS."""
+) -> list[npt.NDArray[np.int64]]:
+    """Per sample, for every answer token: how many draft ids score above it, at most NUM_RANKS."""
     import torch
 
-    table = to_draft(ids, draft.spec.vocab_size)
-    ordered = sorted(samples, key=len)
-    for start in range(0, len(ordered), BATCH):
-        batch = collate(ordered[start : start + BATCH])
-        with torch.no_grad():
-            hidden = draft.hidden(torch.from_numpy(batch.tokens))
-            for row, labels in enumerate(batch.labels):
-                (answer,) = np.nonzero(labels >= 0)
-                scores = draft.logits(hidden[row, answer]).numpy()  # [answer, V']
-                wanted = table[labels[answer]]
-                own = scores[np.arange(len(answer)), wanted]
-                ranks = np.minimum((scores > own[:, None]).sum(axis=1), NUM_RANKS)
-                yield np.where(wanted >= 0, ranks, NUM_RANKS)
+    table = torch.from_numpy(to_draft(ids, draft.spec.vocab_size)).to(draft.device)
+    found = [np.zeros(0, np.int64)] * len(samples)
+    by_length = sorted(range(len(samples)), key=lambda index: len(samples[index]))
+    for start in range(0, len(by_length), BATCH):
+        part = by_length[start : start + BATCH]
+        batch = collate([samples[index] for index in part])
+        labels = torch.from_numpy(batch.labels).to(draft.device)
+        with torch.inference_mode():
+            hidden = draft.hidden(torch.from_numpy(batch.tokens).to(draft.device))
+            for row, index in enumerate(part):
+                answer = labels[row] >= 0
+                scores = draft.logits(hidden[row, answer])  # [answer, V']
+                wanted = table[labels[row, answer]]
+                own = scores.gather(1, wanted.clamp(min=0)[:, None])
+                # Not "scores > own": of a draft that has diverged, NaN would rank first.
+                above = (~(scores <= own)).sum(dim=1).clamp(max=NUM_RANKS)
+                found[index] = torch.where(wanted >= 0, above, NUM_RANKS).cpu().numpy()
+    return found

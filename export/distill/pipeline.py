@@ -1,172 +1,197 @@
-"""From a target to a draft on disk: get text, train, measure, write."""
+"""From a target to a draft on disk: get text, train, measure, write; each part resumes."""
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Collection
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
 
 from engines.errors import UsageError
 from export.checkpoint.api import Checkpoint
-from export.checkpoint.spec import ModelSpec
-from export.distill import artefact, corpus
-from export.distill.chat import frame_of
+from export.distill import artefact, corpus, device, overlap
+from export.distill.checkpoint import Best
 from export.distill.corpus import Sample
-from export.distill.llama import Llama
-from export.distill.measure import Figures, measure
-from export.distill.selfplay import write_samples
-from export.distill.train import Progress, initial_draft, source_layers, train
+from export.distill.evaluate import evaluate
+from export.distill.facts import Facts, Origin, license_of
+from export.distill.initial import initial_draft, narrowed
+from export.distill.llama import Llama, check_supported
+from export.distill.measure import measure
+from export.distill.options import Options, check_against
+from export.distill.stop import held_back
+from export.distill.text import Source, kept_in, load_target
+from export.distill.train import Budget, Labels, Progress, Trainer
 from export.distill.vocabulary import choose_ids
-from export.progress import Report
+from export.distill.work import Work
+from export.progress import Report, say
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-DEFAULT_VOCAB = 8192
-MAX_TOKENS = 512  # longer sequences are cut
 HELD_OUT = 0.03
-MAX_THREADS = 1024
-WRITING_SHARE = 0.5  # of the minutes, where the target writes its own text
+NUM_CHECKS = 25  # of held-out acceptance during a run
+CHECKED_SEQUENCES = 120
+PATIENCE = 5  # checks without a better figure that end a run
+SAVE_EVERY_S = 300.0
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """The command line, checked."""
-
-    target: str
-    out: Path
-    seconds: float
-    data: tuple[Path, ...]
-    num_layers: int
-    draft_vocab_size: int | None
-    num_threads: int
-    seed: int
-
-    def vocab_for(self, spec: ModelSpec) -> int:
-        """The draft's output vocabulary: as asked for, or DEFAULT_VOCAB where the target has it."""
-        wanted = self.draft_vocab_size
-        return min(DEFAULT_VOCAB, spec.vocab_size) if wanted is None else wanted
-
-
-def distill(options: Options, checkpoint: Checkpoint, report: Report) -> tuple[Figures, Progress]:
-    """Get text, train, measure on held-out text, write ``options.out``."""
+def distill(options: Options, checkpoint: Checkpoint, report: Report) -> Facts:
+    """Get text, train, measure, and write ``options.out``. Returns what is known of the draft."""
     import torch
 
+    spec = checkpoint.spec
+    check_against(options, spec)
+    check_supported(spec, checkpoint.name)
+    device.check(options.device)
     torch.set_num_threads(options.num_threads)
-    check_against(options, checkpoint.spec)
-    start = time.monotonic()
-    report("reading", 0.0, checkpoint.name)
-    if options.data:
-        layers = source_layers(options.num_layers, checkpoint.spec.num_layers)
-        target = load_target(checkpoint, layers)
-        samples = corpus.load(options.data, checkpoint.spec.vocab_size)
-        described = ", ".join(path.name for path in options.data)
-    else:
-        target = load_target(checkpoint)
-        samples = self_written(options, checkpoint, target, report)
-        described = f"{checkpoint.name}, self-written"
-    training, held_out = corpus.hold_out(corpus.cut(samples, MAX_TOKENS), HELD_OUT, options.seed)
-    ids = choose_ids(
-        training,
-        checkpoint.spec.vocab_size,
-        options.vocab_for(checkpoint.spec),
-        always=checkpoint.spec.eos_token_ids,
-    )
-    draft = initial_draft(target, options.num_layers, ids)
+    source = Source(options, checkpoint, report)
+    source.check()
+    work = source.work
+    samples, data = source.samples()
+    answers = source.answers()
+    source.release_target()
 
-    def show(done: Progress) -> None:
-        report("training", done.share, f"{done.num_tokens:,} tokens, loss {done.loss:.2f}")
-
-    spent_s = time.monotonic() - start
-    if spent_s >= options.seconds:
-        raise UsageError(
-            f"--minutes {options.seconds / 60.0:g} is too short: {spent_s:.0f} s went into "
-            "getting ready; no time is left to train"
-        )
-    steps = train(
+    training, held_out = split(samples, options.seed)
+    ids = choose_ids(training, spec.vocab_size, options.vocab_for(spec), always=spec.eos_token_ids)
+    report("preparing", 0.0, "the draft")
+    draft, head = _start(options, checkpoint, training, ids)
+    seconds = None if options.training_minutes is None else 60.0 * options.training_minutes
+    trainer = Trainer(
         draft,
         training,
-        ids,
-        seconds=options.seconds - spent_s,
+        Labels(ids, spec.vocab_size, head),
         seed=options.seed,
-        report=show,
+        budget=Budget(seconds, options.passes),
+        dtype=device.fast_dtype(options.device),
     )
+    is_early = Run(options, work, trainer, held_out, ids, report).go()
     report("measuring", 0.0, "on held-out text")
-    figures = measure(draft, held_out, ids)
-    origin = artefact.Origin(checkpoint.name, checkpoint.fingerprint())
-    artefact.write(options.out, draft, ids, origin, figures, described)
-    return figures, steps
+    facts = Facts(
+        origin=Origin(checkpoint.name, checkpoint.fingerprint(), license_of(checkpoint)),
+        data=data,
+        layers=options.layers_for(spec),
+        target_spec=spec,
+        soft=options.soft,
+        progress=trainer.progress,
+        is_early=is_early,
+        figures=measure(draft, held_out, ids),
+        command=options.command(spec),
+        evaluated_on=None if options.evaluate is None else options.evaluate.name,
+        evaluation=evaluate(draft, ids, source.questions, answers),
+    )
+    artefact.write(options.out, draft, ids, facts)
+    work.finish()
+    return facts
 
 
-def self_written(
-    options: Options, checkpoint: Checkpoint, target: Llama, report: Report
-) -> list[Sample]:
-    """Let the target write for its share of the time, in bfloat16: three times as fast."""
+def split(samples: Sequence[Sample], seed: int) -> tuple[list[Sample], list[Sample]]:
+    """Training and held-out text. What quotes a held-out answer is in neither: tasks over an answer
+    show it in their prompts, which soft labels are learned from, too. (Text that is all of one
+    kind, where nothing else would be left, is used as it is.)"""
+    training, held_out = corpus.hold_out(samples, HELD_OUT, seed)
+    answers = [sample.ids[sample.answer_start :] for sample in held_out]
+    kept, _ = overlap.without(training, answers, overlap.PASSAGE_TOKENS)
+    return kept or training, held_out
+
+
+def _start(
+    options: Options,
+    checkpoint: Checkpoint,
+    training: Sequence[Sample],
+    ids: npt.NDArray[np.int64],
+) -> tuple[Llama, Tensor | None]:
+    """The untrained draft, and the target's head rows for soft labels."""
     import torch
 
-    seconds = WRITING_SHARE * options.seconds
-    start = time.monotonic()
-    fast = Llama(
-        target.spec, {name: tensor.to(torch.bfloat16) for name, tensor in target.weights.items()}
-    )
-
-    def show(num_tokens: int) -> None:
-        report("writing", (time.monotonic() - start) / seconds, f"{num_tokens:,} answer tokens")
-
-    return write_samples(
-        fast,
-        frame_of(checkpoint),
-        options.seed,
-        expired=lambda: time.monotonic() - start >= seconds,
-        report=show,
-    )
+    spec = checkpoint.spec
+    layers = options.layers_for(spec)
+    target = load_target(checkpoint, layers).to(options.device)
+    draft = initial_draft(target, layers, ids)
+    head = None
+    if options.soft:
+        rows = torch.from_numpy(ids).to(target.device)
+        head = target.head[rows].to(device.fast_dtype(options.device))
+    if options.width is not None and options.width < spec.hidden_size:
+        draft = narrowed(draft, training, options.width)
+    return draft, head
 
 
-def load_target(checkpoint: Checkpoint, layers: Collection[int] | None = None) -> Llama:
-    """The target in float32; with ``layers``, only what a draft made of those layers needs."""
-    import torch
+class Run:
+    """Training with checkpoints, checks on held-out text, and an early end."""
 
-    unused = {
-        name
-        for name in checkpoint.tensor_names()
-        if layers is not None
-        and name.startswith("model.layers.")
-        and int(name.split(".")[2]) not in layers
-    }
-    weights: dict[str, Tensor] = {
-        name: torch.from_numpy(checkpoint.tensor(name))
-        for name in checkpoint.tensor_names()
-        if name not in unused
-    }
-    return Llama(checkpoint.spec, weights)
+    def __init__(
+        self,
+        options: Options,
+        work: Work,
+        trainer: Trainer,
+        held_out: Sequence[Sample],
+        ids: npt.NDArray[np.int64],
+        report: Report,
+    ) -> None:
+        self._work, self._trainer, self._ids, self._report = work, trainer, ids, report
+        greedy = [sample for sample in held_out if sample.temperature == 0.0]
+        self._checked = (greedy or list(held_out))[:CHECKED_SEQUENCES]
+        self._best = Best()
+        self._next_check = 1
+        self._saved_s = time.monotonic()
+        settings = {
+            "layers": options.layers,
+            "number of layers": trainer.draft.spec.num_layers,
+            "width": trainer.draft.spec.hidden_size,
+            "vocabulary": trainer.draft.spec.draft_vocab_size,
+            "labels": "soft" if options.soft else "hard",
+            "seed": options.seed,
+            "training text": f"{trainer.num_sequences} sequences, {trainer.tokens_a_pass} tokens",
+        }
+        if work.run.exists():
+            work.run.check(settings)
+            self._best = work.run.load(trainer)
+        else:
+            work.run.start(settings)
 
+    def go(self) -> bool:
+        """Train to the end of the budget, or early; leave the best weights in the draft.
 
-def check_options(options: Options) -> None:
-    """Raise UsageError for a value that no target could take."""
-    if not (math.isfinite(options.seconds) and options.seconds > 0):
-        raise UsageError(f"--minutes must be above 0, found {options.seconds / 60.0:g}")
-    if not 1 <= options.num_threads <= MAX_THREADS:
-        raise UsageError(f"--threads must be 1 to {MAX_THREADS}, found {options.num_threads}")
-    if not 0 <= options.seed < 1 << 63:
-        raise UsageError(f"--seed must be 0 to 2^63 - 1, found {options.seed}")
-    artefact.check_output(options.out)
+        Returns whether it ended early. A signal to stop acts when the state is on disk.
+        """
+        trainer, folder = self._trainer, self._work.run
+        self._next_check = int(NUM_CHECKS * trainer.progress.share) + 1
+        if self._best.num_worse < PATIENCE:
+            with held_back() as stop:
+                trainer.run(stop, self._after_step)
+                folder.save(trainer, self._best)
+                if stop:
+                    say(kept_in(self._work))
+        if trainer.progress.num_steps == 0:
+            raise UsageError("no step was made: more --minutes or --passes are needed")
+        is_early = self._best.num_worse >= PATIENCE
+        if not is_early:
+            self._check()
+        folder.load_best(trainer.draft.weights)
+        return is_early
 
-
-def check_against(options: Options, spec: ModelSpec) -> None:
-    """Raise UsageError for a draft that this target cannot give its layers or ids to."""
-    if spec.draft_vocab_size is not None:
-        raise UsageError(f"--target {options.target} is a draft itself; name the model it is for")
-    if not 1 <= options.num_layers <= spec.num_layers:
-        raise UsageError(
-            f"--layers must be 1 to {spec.num_layers} (the target's layers), "
-            f"found {options.num_layers}"
+    def _after_step(self, done: Progress) -> bool:
+        self._report(
+            "training",
+            done.share,
+            f"{done.num_tokens:,} tokens, {done.num_tokens / max(done.seconds, 1e-9):.0f}/s, "
+            f"loss {done.loss:.3f}, held out {max(self._best.alpha, 0.0):.3f}",
         )
-    least = max(1, len(spec.eos_token_ids))
-    if not least <= options.vocab_for(spec) <= spec.vocab_size:
-        raise UsageError(
-            f"--vocab must be {least} to {spec.vocab_size} (the target's vocabulary), "
-            f"found {options.vocab_for(spec)}"
-        )
+        if done.share * NUM_CHECKS >= self._next_check:
+            self._next_check = int(NUM_CHECKS * done.share) + 1
+            self._check()
+        if time.monotonic() - self._saved_s >= SAVE_EVERY_S:
+            self._work.run.save(self._trainer, self._best)
+            self._saved_s = time.monotonic()
+        return self._best.num_worse >= PATIENCE
+
+    def _check(self) -> None:
+        draft = self._trainer.draft
+        alpha = measure(draft, self._checked, self._ids).alpha
+        if alpha > self._best.alpha:
+            self._best = Best(alpha, 0)
+            self._work.run.save_best(draft.weights)
+        else:
+            self._best = Best(self._best.alpha, self._best.num_worse + 1)

@@ -1,4 +1,8 @@
-"""Train a draft on what the target wrote: hard labels, answers only, one core."""
+"""Train a draft on what its target wrote: one step, and the loop that can stop and go on.
+
+Soft labels are the target's law over the draft's ids, softmax(states head[ids]^T), formed here from
+its stored final-norm states: a row of the vocabulary a token would be a hundred times their size.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +15,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from export.checkpoint.weights import EMBEDDING, HEAD
-from export.distill.corpus import Batch, Sample, batches
+from export.distill.corpus import Batch, Sample, collate, order
 from export.distill.llama import Llama
+from export.distill.stop import Stop
 from export.distill.vocabulary import to_draft
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, dtype
+    from torch.optim import AdamW
 
 BATCH = 4  # 16 learned half as fast a second on one core
 PEAK_RATE = 1e-3
@@ -26,109 +31,150 @@ WARM_UP = 0.02  # share of the run
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far training is, for display."""
+    """How far training is."""
 
-    share: float  # of the run, 0..1
-    num_steps: int
-    num_tokens: int  # tokens passed through the draft, padding excluded
-    loss: float  # running mean over recent steps, nats a token
-
-
-def source_layers(num_layers: int, num_target_layers: int) -> list[int]:
-    """Target layers that initialise a draft: half from the start, half from the end."""
-    from_start = (num_layers + 1) // 2
-    return [
-        *range(from_start),
-        *range(num_target_layers - (num_layers - from_start), num_target_layers),
-    ]
+    share: float = 0.0  # of the run, 0..1
+    num_steps: int = 0
+    num_tokens: int = 0  # tokens passed through the draft, padding excluded
+    loss: float = math.nan  # running mean over recent steps, nats a token
+    seconds: float = 0.0  # spent on steps, earlier runs included
+    num_passes: int = 0  # whole passes over the data
+    batch_in_pass: int = 0
 
 
-def initial_draft(target: Llama, num_layers: int, ids: npt.NDArray[np.int64]) -> Llama:
-    """A draft made of target layers, the target's final norm and its head rows ``ids`` [V'].
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """When training ends: the first of these that is reached. None = no such limit."""
 
-    The embedding is the target's own tensor, frozen; everything else is a trainable copy.
-    """
-    import torch
+    seconds: float | None = None
+    passes: float | None = None
 
-    weights = {"model.norm.weight": target.weights["model.norm.weight"]}
-    for layer, source in enumerate(source_layers(num_layers, target.spec.num_layers)):
-        prefix = f"model.layers.{source}."
-        for name, tensor in target.weights.items():
-            if name.startswith(prefix):
-                weights[f"model.layers.{layer}.{name.removeprefix(prefix)}"] = tensor
-    weights[HEAD] = target.head[torch.from_numpy(ids)]
-    trainable = {name: tensor.float().clone().requires_grad_() for name, tensor in weights.items()}
-    spec = replace(
-        target.spec,
-        num_layers=num_layers,
-        tied_embeddings=False,
-        draft_vocab_size=len(ids),
-        embeddings_from_target=True,
-    )
-    return Llama(spec, {EMBEDDING: target.weights[EMBEDDING].float(), **trainable})
+    def share(self, seconds: float, num_tokens: int, tokens_a_pass: int) -> float:
+        """How much of the budget is used up, 0..1 and beyond."""
+        shares = [0.0]
+        if self.seconds is not None:
+            shares.append(seconds / self.seconds)
+        if self.passes is not None:
+            shares.append(num_tokens / (self.passes * tokens_a_pass))
+        return max(shares)
 
 
-def draft_labels(
-    batch: Batch, ids: npt.NDArray[np.int64], vocab_size: int
-) -> npt.NDArray[np.int64]:
-    """Labels [B, T] as draft ids; -1 outside the answers and the draft's vocabulary."""
-    return np.where(batch.labels >= 0, to_draft(ids, vocab_size)[batch.labels], -1)
+class Labels:
+    """What each position of a batch should predict; soft with the target's ``head`` [V', C]."""
+
+    def __init__(self, ids: npt.NDArray[np.int64], vocab_size: int, head: Tensor | None) -> None:
+        self._table = to_draft(ids, vocab_size)
+        self._head = head
+
+    def loss(self, draft: Llama, batch: Batch) -> Tensor | None:
+        """Mean cross entropy, nats; None where no position has a label.
+
+        Hard: the answers' tokens that the draft can say. Soft: every position whose state is
+        known, prompts too: the target's law is worth learning wherever it is known.
+        """
+        import torch
+        from torch.nn import functional
+
+        if self._head is None:
+            hard = np.where(batch.labels >= 0, self._table[batch.labels], -1)
+            where = np.flatnonzero(hard >= 0)
+            goal = torch.from_numpy(hard.reshape(-1)[where]).to(draft.device)
+        else:
+            where = batch.known
+            states = torch.from_numpy(batch.states).to(draft.device, self._head.dtype)
+            goal = functional.linear(states, self._head).float().softmax(-1)
+        if len(where) == 0:
+            return None
+        hidden = draft.hidden(torch.from_numpy(batch.tokens).to(draft.device)).flatten(0, 1)
+        # The head is the dearest part, so only where it is needed.
+        logits = draft.logits(hidden[torch.from_numpy(where).to(draft.device)])
+        return functional.cross_entropy(logits.float(), goal)
 
 
-def loss_of(draft: Llama, tokens: Tensor, labels: Tensor) -> Tensor:
-    """Mean cross entropy over the positions whose label [B, T] is a draft id (not -1)."""
-    from torch.nn import functional
+class Trainer:
+    """A draft, its optimiser and its place in the data: all that a checkpoint holds."""
 
-    hidden = draft.hidden(tokens)
-    counted = labels >= 0
-    logits = draft.logits(hidden[counted])  # the head only where it is needed
-    return functional.cross_entropy(logits.float(), labels[counted])
+    def __init__(
+        self,
+        draft: Llama,
+        samples: Sequence[Sample],
+        labels: Labels,
+        *,
+        seed: int,
+        budget: Budget,
+        dtype: dtype,
+    ) -> None:
+        import torch
 
+        self.draft = draft
+        self.progress = Progress()
+        self._samples, self._labels = samples, labels
+        self._seed, self._budget, self._dtype = seed, budget, dtype
+        self.num_sequences = len(samples)
+        self.tokens_a_pass = sum(len(sample) for sample in samples)
+        self.trainable = [tensor for tensor in draft.weights.values() if tensor.requires_grad]
+        self.optimizer: AdamW = torch.optim.AdamW(
+            self.trainable, lr=PEAK_RATE, betas=(0.9, 0.95), weight_decay=0.01, fused=True
+        )
 
-def train(
-    draft: Llama,
-    samples: Sequence[Sample],
-    ids: npt.NDArray[np.int64],
-    *,
-    seconds: float,
-    seed: int,
-    max_steps: int | None = None,
-    report: Callable[[Progress], None] = lambda _: None,
-    clock: Callable[[], float] = time.monotonic,
-) -> Progress:
-    """Train ``draft`` in place for ``seconds`` (or ``max_steps``) and return the last progress."""
-    import torch
+    def run(
+        self,
+        stop: Stop,
+        after_step: Callable[[Progress], bool],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Train until the budget is used up, ``stop`` is asked, or ``after_step`` returns True.
 
-    trainable = [tensor for tensor in draft.weights.values() if tensor.requires_grad]
-    optimizer = torch.optim.AdamW(
-        trainable, lr=PEAK_RATE, betas=(0.9, 0.95), weight_decay=0.01, fused=True
-    )
-    rng = np.random.default_rng(seed)
-    progress = Progress(0.0, 0, 0, math.nan)
-    start = clock()
-    while True:
-        for batch in batches(samples, BATCH, rng):
-            share = (clock() - start) / seconds
-            if max_steps is not None:
-                share = max(share, progress.num_steps / max_steps)
-            if share >= 1.0:
-                return progress
-            labels = draft_labels(batch, ids, draft.spec.vocab_size)
-            if not (labels >= 0).any():
-                continue
-            for group in optimizer.param_groups:
+        The order of the batches depends on the seed alone, so a run that is gone on with visits
+        what it would have visited. Time spent in ``after_step`` is not charged.
+        """
+        while True:
+            parts = self._parts()
+            while self.progress.batch_in_pass < len(parts):
+                begun = clock()
+                share = self._budget.share(
+                    self.progress.seconds, self.progress.num_tokens, self.tokens_a_pass
+                )
+                if stop or share >= 1.0:
+                    return
+                part = parts[self.progress.batch_in_pass]
+                self._step(collate([self._samples[index] for index in part]), share)
+                seconds = self.progress.seconds + clock() - begun
+                self.progress = replace(self.progress, seconds=seconds)
+                if after_step(self.progress):
+                    return
+            done = self.progress.num_passes + 1
+            self.progress = replace(self.progress, num_passes=done, batch_in_pass=0)
+
+    def _parts(self) -> list[list[int]]:
+        rng = np.random.default_rng([self._seed, self.progress.num_passes])
+        return order([len(sample) for sample in self._samples], BATCH, rng)
+
+    def _step(self, batch: Batch, share: float) -> None:
+        import torch
+
+        before = self.progress
+        value = before.loss
+        is_low = self._dtype != torch.float32
+        with torch.autocast(self.draft.device.type, dtype=torch.bfloat16, enabled=is_low):
+            loss = self._labels.loss(self.draft, batch)
+        if loss is not None:
+            for group in self.optimizer.param_groups:
                 group["lr"] = PEAK_RATE * schedule(share)
-            with torch.autocast("cpu", dtype=torch.bfloat16):
-                loss = loss_of(draft, torch.from_numpy(batch.tokens), torch.from_numpy(labels))
-            optimizer.zero_grad(set_to_none=True)
+            self.optimizer.zero_grad(set_to_none=True)
             torch.autograd.backward(loss)
-            torch.nn.utils.clip_grad_norm_(trainable, 1.0)
-            optimizer.step()
-            value = loss.item()
-            mean = value if progress.num_steps == 0 else 0.9 * progress.loss + 0.1 * value
-            num_tokens = progress.num_tokens + batch.num_tokens
-            progress = Progress(share, progress.num_steps + 1, num_tokens, mean)
-            report(progress)
+            torch.nn.utils.clip_grad_norm_(self.trainable, 1.0)
+            self.optimizer.step()
+            found = loss.item()
+            value = found if math.isnan(value) else 0.98 * value + 0.02 * found
+        self.progress = replace(
+            before,
+            share=share,
+            num_steps=before.num_steps + 1,
+            num_tokens=before.num_tokens + batch.num_tokens,
+            loss=value,
+            batch_in_pass=before.batch_in_pass + 1,
+        )
 
 
 def schedule(share: float) -> float:

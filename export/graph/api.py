@@ -15,7 +15,9 @@ type that the engine computes in, ``export.graph.precision``):
          sample      int64 [B, R]        draft only: greedy choice, in target ids (ssd::Sample)
          kv.{l}.key.next, kv.{l}.value.next  the same memory as the inputs
 
-The drafted tokens that ``Verify`` compares are ``tokens`` at ``logit_rows[:, 1:]``.
+The mask knows nothing of sliding windows: local layers narrow it by ``positions``
+(``export.graph.window``). The drafted tokens that ``Verify`` compares are ``tokens`` at
+``logit_rows[:, 1:]``.
 """
 
 from __future__ import annotations
@@ -26,10 +28,11 @@ from pathlib import Path
 
 import numpy as np
 
-from engines.errors import CheckpointError
+from engines.errors import CheckpointError, UnsupportedModelError
 from engines.manifest import KvLayout, Limits
-from engines.tensors import TensorSpec
+from engines.tensors import DType, TensorSpec
 from export.checkpoint.spec import ModelSpec
+from export.graph.precision import precision_for
 
 DATA_FILE = "model.onnx.data"
 
@@ -77,6 +80,7 @@ def build_graph(request: GraphRequest, progress: Progress | None = None) -> Grap
     Raises CheckpointError when the checkpoint has a tensor that the graph does not use (or lacks
     one that it needs), and UnsupportedModelError when the precision does not fit the model.
     """
+    _refuse_overflow(request)
     from export.graph.decoder import DecoderGraph
     from export.graph.passes import rewrite_for
 
@@ -90,3 +94,14 @@ def build_graph(request: GraphRequest, progress: Progress | None = None) -> Grap
         )
     rewrite_for(request.backend, model)
     return decoder.result(model)
+
+
+def _refuse_overflow(request: GraphRequest) -> None:
+    """Gemma's hidden states outgrow float16, which ends at 65,504: in Gemma 3 270M they reach
+    103,795 (600 random tokens, transformers in float32)."""
+    precision = precision_for(request.backend, request.precision)
+    if request.spec.family == "gemma3" and precision.activation is DType.FLOAT16:
+        raise UnsupportedModelError(
+            f"the hidden states of Gemma 3 outgrow float16, in which {request.precision} engines "
+            "compute; build with --precision bf16 or fp32"
+        )

@@ -1,8 +1,8 @@
 """Weights in the graph: linear layers, the token embedding and the output head, in one precision.
 
 A quantised layer is ``MatMul(x, DequantizeLinear(codes, scales))``. ONNX Runtime fuses the pair
-into its 8-bit kernel, only where nothing else reads the codes. TensorRT-RTX fuses it into its
-matrix product, and into the lookup of an embedding.
+into its kernel for 8- or 4-bit codes, only where nothing else reads the codes. TensorRT-RTX fuses
+it into its matrix product, and into the lookup of an embedding.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from engines.errors import UnsupportedModelError
 from export.graph.precision import Coding, Precision
-from export.graph.quantize import quantize
+from export.graph.quantize import quantize, quantize_with_offsets
 from export.graph.tape import GraphTape, ir_type
 
 
@@ -22,11 +22,13 @@ from export.graph.tape import GraphTape, ir_type
 class Codes:
     """A quantised matrix as stored: [K, N], or [N, K] where ``by_rows``.
 
-    ``block`` inputs share a scale; None: all those of a column.
+    ``block`` inputs share a scale, and an offset if there are ``offsets``; None: all those of a
+    column.
     """
 
     codes: ir.Value
     scales: ir.Value
+    offsets: ir.Value | None
     by_rows: bool
     block: int | None
 
@@ -122,21 +124,28 @@ class LinearWeights:
                 f"{name} has {inputs} inputs, which blocks of {block} do not divide; "
                 f"build with {self._way_out(inputs, coding)}"
             )
-        codes, scales = quantize(
-            np.ascontiguousarray(weight.T), block or inputs, coding.largest, self.dtype
-        )
+        columns, offsets = np.ascontiguousarray(weight.T), None
+        if coding.offsets:
+            assert block is not None, "offsets are a block's"
+            codes, scales, offsets = quantize_with_offsets(columns, block, coding.bits, self.dtype)
+        else:
+            codes, scales = quantize(columns, block or inputs, coding.largest, self.dtype)
         if block is None:
             scales = scales[0]
+        parts = {"codes": codes, "scales": scales}
+        if offsets is not None:
+            parts["offsets"] = offsets
         if by_rows:
-            codes, scales = codes.T, scales.T
+            parts = {label: array.T for label, array in parts.items()}
         if coding.bits == 4:
-            codes = codes.astype(ir.DataType.INT4.numpy())
-        return Codes(
-            self.tape.weight(f"{name}.codes", codes),
-            self.tape.weight(f"{name}.scales", scales),
-            by_rows,
-            block,
-        )
+            packed = (ir.DataType.UINT4 if coding.offsets else ir.DataType.INT4).numpy()
+            parts |= {
+                label: array.astype(packed) for label, array in parts.items() if label != "scales"
+            }
+        stored = {
+            label: self.tape.weight(f"{name}.{label}", array) for label, array in parts.items()
+        }
+        return Codes(stored["codes"], stored["scales"], stored.get("offsets"), by_rows, block)
 
     def _require_fit(self, name: str, array: np.ndarray) -> None:
         """Codes have to fit, too: they are multiplied out in the activations' type."""
@@ -162,14 +171,17 @@ class LinearWeights:
 
     def _twin(self, table: Codes, name: str) -> Codes:
         """The same bytes under another name, for a reader of its own."""
+        assert table.offsets is None, "tables are stored without offsets"
         codes, scales = (
             self.tape.twin(value, f"{name}.{value.name}") for value in (table.codes, table.scales)
         )
-        return Codes(codes, scales, table.by_rows, table.block)
+        return Codes(codes, scales, None, table.by_rows, table.block)
 
     def _dequantized(self, stored: Codes, name: str) -> ir.Value:
         """The matrix in the activations' type, laid out as ``stored``."""
-        values, name = (stored.codes, stored.scales), f"{name}.dequantized"
+        values, name = [stored.codes, stored.scales], f"{name}.dequantized"
+        if stored.offsets is not None:
+            values.append(stored.offsets)
         input_axis = 1 if stored.by_rows else 0
         if stored.block is None:
             return self.tape.op("DequantizeLinear", *values, name=name, axis=1 - input_axis)
@@ -180,6 +192,7 @@ class LinearWeights:
     def _lookup_codes(self, table: Codes, tokens: ir.Value, name: str) -> ir.Value:
         """Rows [B, T, C] for ``tokens``, dequantised after the lookup."""
         assert table.block is not None
+        assert table.offsets is None, "tables are stored without offsets"
         axis = 0 if table.by_rows else 1
         codes = self.tape.op("Gather", table.codes, tokens, name=f"{name}.codes_at", axis=axis)
         scales = self.tape.op("Gather", table.scales, tokens, name=f"{name}.scales_at", axis=axis)

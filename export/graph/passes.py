@@ -47,17 +47,22 @@ def pad_single_queries(model: ir.Model) -> None:
     attentions = [node for node in graph if node.op_type == "Attention"]
     if not attentions:
         return
-    mask, tokens = _input(graph, "mask"), _input(graph, "tokens")
+    tokens = _input(graph, "tokens")
     maker = _Maker(graph, attentions[0])
     count = maker.op("Shape", [tokens], "query_rows", start=1, end=2)
     missing = maker.op("Sub", [maker.ints(2), count], "query_rows.missing")
     extra = maker.op("Max", [missing, maker.ints(0)], "query_rows.extra")
-    padded_mask = maker.doubled(mask, extra, "mask.padded")
+    padded_masks: dict[str, ir.Value] = {}
     for node in attentions:
         maker.before = node
+        mask = node.inputs[3]
+        assert mask is not None
+        name = f"{mask.name}.padded"
+        if name not in padded_masks:
+            padded_masks[name] = maker.doubled(mask, extra, name)
         query = node.inputs[0]
         node.replace_input_with(0, maker.doubled(query, extra, f"{node.name}.query_padded"))
-        node.replace_input_with(3, padded_mask)
+        node.replace_input_with(3, padded_masks[name])
         users = list(node.outputs[0].uses())
         maker.before = users[0].node
         cut = maker.op(

@@ -6,6 +6,10 @@ writing the matrix out first: ONNX Runtime's 8-bit kernel wants blocks along the
 1.7 takes 4-bit codes in blocks and 8-bit codes with one scale a column; 8-bit codes in blocks it
 expands to fp16 in memory at every call, which is slower than an fp16 engine.
 
+ONNX Runtime 1.32 multiplies 4-bit codes in blocks of 32 with rows that are equal bit for bit
+whatever shares their call; in larger blocks an odd row rounds differently, and verification would
+not be exact.
+
 4-bit engines keep the token table and the head in 8 bits, which is worth more than it weighs: on
 the default target KL to fp32 falls from 0.50 to 0.40 (blocks of 32), for 14 MB.
 """
@@ -26,14 +30,16 @@ class Coding:
     """A quantised matrix: ``bits`` of a code, and the inputs that can share a scale.
 
     ``blocks`` are the sizes to choose from, best first; (): all inputs of a column share one.
+    ``offsets``: codes are unsigned, and a block has an offset beside its scale.
     """
 
     bits: int
     blocks: tuple[int, ...] = ()
+    offsets: bool = False
 
     @property
     def largest(self) -> int:
-        """The largest code, 127 or 7: symmetric, so the most negative one is unused."""
+        """The largest code without offsets, 127 or 7: the most negative one is unused."""
         return int(2 ** (self.bits - 1)) - 1
 
 
@@ -58,11 +64,32 @@ class Precision:
         """Block sizes to choose from, () where nothing is stored in blocks."""
         return () if self.layers is None else self.layers.blocks
 
+    @property
+    def is_quantised(self) -> bool:
+        """Whether weights are stored as codes."""
+        return self.layers is not None
+
+    def describe(self, block: int) -> str:
+        """For people: what the engine computes in and how its weights are stored.
+
+        ``block`` is how many inputs share a scale, where that can be chosen.
+        """
+        parts = [f"computed in {self.activation.value}"]
+        if self.layers is not None and self.tables is not None:
+            shared = f"blocks of {block}" if self.layers.blocks else "columns"
+            parts.append(f"weights in {self.layers.bits} bits by {shared}")
+            if self.tables.bits != self.layers.bits:
+                parts.append(f"token table and head in {self.tables.bits}")
+        return ", ".join(parts)
+
 
 _ORT_CODES = Coding(8, blocks=(64, 32))
 _ORT = {
     "int8": Precision(DType.FLOAT32, _ORT_CODES, _ORT_CODES, gathers_codes=True),
     "fp32": Precision(DType.FLOAT32),
+    "int4": Precision(
+        DType.FLOAT32, Coding(4, blocks=(32,), offsets=True), _ORT_CODES, gathers_codes=True
+    ),
 }
 
 

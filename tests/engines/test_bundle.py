@@ -140,7 +140,7 @@ def test_an_edited_engine_manifest_does_not_pass_for_the_built_one(tmp_path: Pat
 def test_an_engine_of_another_version_says_so_and_not_just_that_it_changed(tmp_path: Path) -> None:
     folder = write_bundle(tmp_path / "b")
     edit(folder / "target/manifest.json", schema=1)
-    with pytest.raises(BundleIncompatibleError, match="schema 1, this version reads schema 2"):
+    with pytest.raises(BundleIncompatibleError, match="schema 1, this version reads schema 3"):
         open_bundle(folder)
 
 

@@ -80,6 +80,7 @@ def test_another_schema_is_a_reason(bundle: Bundle) -> None:
 
 
 def test_a_draft_that_speaks_ids_the_target_lacks_is_a_reason(bundle: Bundle) -> None:
+    """V4: elsewhere such an id reached the target's embedding lookup."""
     assert bundle.draft is not None
     model = dataclasses.replace(bundle.draft.model, vocab_size=65)
     pair = dataclasses.replace(bundle, draft=dataclasses.replace(bundle.draft, model=model))

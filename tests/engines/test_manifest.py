@@ -38,7 +38,7 @@ def test_another_schema_is_refused_with_the_rebuild_command_even_if_the_rest_is_
     text = json.dumps({"schema": 99, "rebuild": REBUILD, "of the future": []})
     with pytest.raises(BundleIncompatibleError) as caught:
         load_bundle(text, "b/bundle.json")
-    assert "b/bundle.json has schema 99, this version reads schema 2" in str(caught.value)
+    assert "b/bundle.json has schema 99, this version reads schema 3" in str(caught.value)
     assert REBUILD in str(caught.value)
 
 

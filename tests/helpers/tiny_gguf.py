@@ -60,13 +60,15 @@ def make_gguf(
     chat_template: bool = True,
     metadata: Mapping[str, Any] | None = None,
     tensors: Mapping[str, np.ndarray | None] | None = None,
+    blocks: Mapping[str, tuple[str, np.ndarray]] | None = None,
 ) -> Path:
     """Write FOLDER/tiny-KIND.gguf and return its path.
 
     Matrices are stored as ``kind`` (F32, F16, BF16, Q8_0, Q4_0, Q4_1, ...), vectors as F32, and
     the weights are those of ``random_weights`` with the same arguments. ``metadata`` adds or
     replaces entries by key (str, bool, int, float, None drops one), ``tensors`` adds or replaces
-    F32 tensors by GGUF name, and None drops one.
+    F32 tensors by GGUF name, and None drops one. ``blocks`` replaces tensors by a type and raw
+    bytes [rows, bytes a row].
     """
     from gguf import GGMLQuantizationType, GGUFWriter
     from gguf.quants import quantize
@@ -115,9 +117,10 @@ def make_gguf(
 
     quant = GGMLQuantizationType[kind]
     changed = tensors or {}
+    raw = blocks or {}
     for name, array in weights.items():
         gguf_name = _gguf_name(name)
-        if gguf_name in changed:
+        if gguf_name in changed or gguf_name in raw:
             continue
         if family == "llama" and "q_proj" in name:
             array = _interleave_rotary_rows(array, heads)
@@ -132,6 +135,8 @@ def make_gguf(
     for name, replacement in changed.items():
         if replacement is not None:
             writer.add_tensor(name, replacement.astype(np.float32))
+    for name, (stored, data) in raw.items():
+        writer.add_tensor(name, data, raw_dtype=GGMLQuantizationType[stored])
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

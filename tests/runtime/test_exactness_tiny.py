@@ -92,7 +92,7 @@ def mixed_requests(max_len: int) -> list[Request]:
     ]
 
 
-@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
 @pytest.mark.parametrize(
     ("mode", "fallback"),
     [("ar", "zero"), ("sd", "zero"), ("ssd", "zero"), ("ssd", "jit"), ("ssd", "lookup")],

@@ -19,15 +19,19 @@ from tests.helpers.checkpoints import make_llama
     ("change", "words"),
     [
         ({"backend": "abacus"}, "--backend abacus is unknown; choose onnxruntime, tensorrt or"),
-        ({"precision": "fp8"}, "--precision fp8 is unknown; choose int8 or fp32"),
+        ({"precision": "fp8"}, "--precision fp8 is unknown; choose int8, fp32 or int4"),
         *(
             (
                 {"precision": name},
-                f"--precision {name} does not fit --backend onnxruntime; choose int8 or fp32",
+                f"--precision {name} does not fit --backend onnxruntime; choose int8, fp32 or int4",
             )
-            for name in ("fp16", "bf16", "int4")
+            for name in ("fp16", "bf16")
         ),
         ({"block": 48}, "--block 48 is unknown; choose 64 or 32"),
+        (
+            {"precision": "int4", "block": 64},
+            "--block 64 does not fit --precision int4 on onnxruntime; use --block 32",
+        ),
         (
             {"backend": "tensorrt", "precision": "int4", "block": 32},
             "--block 32 does not fit --precision int4 on tensorrt; use --block 64",
@@ -89,6 +93,7 @@ def test_the_bundle_is_named_after_the_target_unless_told_otherwise() -> None:
         BuildOptions("smollm2-135m", "smollm2-135m-draft", Path("engines/bundles/demo")),
         BuildOptions("/a folder/it's", None, Path("b"), precision="fp32", max_len=7),
         BuildOptions("t", "d", None, block=32, max_batch=3, num_draft=0, max_branches=1),
+        BuildOptions("t", precision="int4"),
         BuildOptions("t", backend="tensorrt-rtx", precision="int4", block=32),
         BuildOptions(
             "t",

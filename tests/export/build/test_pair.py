@@ -9,9 +9,23 @@ import numpy as np
 import pytest
 
 from engines.errors import CheckpointError, PairError, UsageError
-from export.build.pair import check_pair, check_target, draft_figures
+from export.build.pair import (
+    check_pair,
+    check_target,
+    draft_figures,
+    pair_notes,
+    target_notes,
+    view_target,
+)
 from export.checkpoint.api import Checkpoint, open_checkpoint
-from tests.helpers.checkpoints import make_draft, make_gguf, make_llama, make_qwen3
+from tests.helpers.checkpoints import (
+    LLAMA3_ROPE,
+    byte_level_tokenizer,
+    make_draft,
+    make_gguf,
+    make_llama,
+    make_qwen3,
+)
 
 
 def target_in(folder: Path, **options: Any) -> Checkpoint:
@@ -58,6 +72,13 @@ def swap(document: dict[str, Any]) -> None:
     vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
 
 
+def shift(document: dict[str, Any]) -> None:
+    vocabulary = document["model"]["vocab"]
+    learned = list(vocabulary)[3:]
+    for index, piece in enumerate(learned):
+        vocabulary[piece] = 3 + (index + 1) % len(learned)
+
+
 def rename_special(document: dict[str, Any]) -> None:
     document["added_tokens"][2]["content"] = "<|end|>"
 
@@ -73,8 +94,12 @@ def drop_merge(document: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (swap, r"id 10 is '.' in the draft and '.' in the target"),
+        (
+            swap,
+            r"id 10 is '(.)' in .* and '(.)' in .*, id 11 is '\2' in .* and '\1' in .* \(2 of 320",
+        ),
         (rename_special, r"id 2 is '<\|end\|>' in the draft and '<\|im_end\|>' in the target"),
+        (shift, r"id 3 is .*, id 4 is .*, id 5 is .*[^,] \(317 of 320 ids differ\)"),
         (reorder_merges, r"merge rule 0 is"),
         (drop_merge, r"60 merge rules in the draft, 61 in the target"),
     ],
@@ -86,6 +111,8 @@ def test_another_tokenizer_is_refused_naming_the_first_difference(
     with pytest.raises(PairError, match=words) as caught:
         check_pair(target_in(tmp_path), open_checkpoint(draft), 64)
     assert "draft d and target target" in str(caught.value)
+    assert str(caught.value).endswith("train one: python -m export distill --target target")
+    assert "\n" not in str(caught.value)
 
 
 def test_merges_written_the_old_way_are_the_same_merges(tmp_path: Path) -> None:
@@ -111,13 +138,12 @@ def test_an_added_token_at_the_end_of_one_tokenizer_is_no_difference(tmp_path: P
 def test_padding_at_the_end_of_a_vocabulary_is_no_difference(
     tmp_path: Path, draft_vocab: int, target_vocab: int
 ) -> None:
-    """V1. A draft's rows beyond the target's are cut, so that it cannot propose them (V4)."""
+    """V1. Rows that stand for no token are cut, so that a draft cannot propose them (V4)."""
     draft = open_checkpoint(make_llama(tmp_path / "d", vocab=draft_vocab))
     view = check_pair(target_in(tmp_path, vocab=target_vocab), draft, 64)
-    kept = min(draft_vocab, target_vocab)
-    assert view.spec.vocab_size == kept
+    assert view.spec.vocab_size == 961
     for name in ("model.embed_tokens.weight", "lm_head.weight"):
-        np.testing.assert_array_equal(view.tensor(name), draft.tensor(name)[:kept])
+        np.testing.assert_array_equal(view.tensor(name), draft.tensor(name)[:961])
     name = "model.norm.weight"
     np.testing.assert_array_equal(view.tensor(name), draft.tensor(name))
 
@@ -128,6 +154,98 @@ def test_a_map_beyond_the_targets_ids_is_refused(tmp_path: Path) -> None:
     (draft / "tokenizer.json").write_bytes((source / "tokenizer.json").read_bytes())
     with pytest.raises(PairError, match=r"leads to id 9\d\d, the target has ids 0 to 961"):
         check_pair(target_in(tmp_path, vocab=962), open_checkpoint(draft), 64)
+
+
+def test_v4_a_map_keeps_only_ids_that_the_draft_has_embeddings_for(tmp_path: Path) -> None:
+    """A proposed id is fed back to the draft: beyond its table, the lookup fails or lies."""
+
+    def add(document: dict[str, Any]) -> None:
+        last = document["added_tokens"][-1]
+        document["added_tokens"].append({**last, "id": 320, "content": "<extra>"})
+
+    target, offsets = make_llama(tmp_path / "t", vocab=330, tokenizer=False), np.full(300, 21)
+    draft = make_draft(tmp_path / "d", vocab=330, offsets=offsets, embeddings_from_target=False)
+    for folder in (target, draft):
+        (folder / "tokenizer.json").write_bytes(byte_level_tokenizer(320))
+    stored = open_checkpoint(draft)
+    view = check_pair(open_checkpoint(edit_tokenizer(target, add)), stored, 64)
+    assert view.spec.vocab_size == 320
+    assert view.vocab_map is not None
+    assert view.vocab_map.tolist() == list(range(21, 320))  # not 320, which only the target has
+    head = stored.tensor("lm_head.weight")[:-1]
+    np.testing.assert_array_equal(view.tensor("lm_head.weight"), head)
+
+
+def test_a_map_to_padding_alone_is_refused(tmp_path: Path) -> None:
+    target = make_llama(tmp_path / "t", vocab=700, tokenizer=False)
+    (target / "tokenizer.json").write_bytes(byte_level_tokenizer(320))
+    offsets = np.full(300, 330)
+    draft = make_draft(tmp_path / "d", vocab=700, offsets=offsets)
+    with pytest.raises(
+        PairError, match="padding alone, the tokens of both models are ids 0 to 319"
+    ):
+        check_pair(open_checkpoint(target), open_checkpoint(draft), 64)
+
+
+def test_v10_a_derived_draft_with_other_constants_is_warned_about(tmp_path: Path) -> None:
+    """V10. Wrong positions cost acceptance, and nothing else tells of them."""
+    scaling = {**LLAMA3_ROPE}
+    target = target_in(tmp_path, rope_theta=5e5, rope_scaling=scaling)
+    wrong = open_checkpoint(make_draft(tmp_path / "w", config={"rms_norm_eps": 1e-6}))
+    found = pair_notes(target, wrong)
+    assert [line.split(" is ")[0] for line in found] == [
+        "warning: rope_theta",
+        "warning: rope_scaling",
+        "warning: rms_norm_eps",
+    ]
+    assert "rope_theta is 10000 in the draft and 500000 in the target" in found[0]
+    assert "not set in the draft" in found[1]
+    right = make_draft(tmp_path / "r", rope_theta=5e5, rope_scaling=scaling)
+    assert pair_notes(target, open_checkpoint(right)) == []
+
+
+def test_special_tokens_with_another_role_are_said(tmp_path: Path) -> None:
+    """The ids agree, but one model ends its texts with another token than the other."""
+    draft = make_llama(tmp_path / "d", layers=1)
+    path = draft / "tokenizer_config.json"
+    document = {**json.loads(path.read_text(encoding="utf-8")), "eos_token": "<|endoftext|>"}
+    path.write_text(json.dumps(document), encoding="utf-8")
+    (note,) = pair_notes(target_in(tmp_path), open_checkpoint(draft))
+    assert "eos_token is '<|endoftext|>' in the draft and '<|im_end|>' in the target" in note
+
+
+def test_v10_a_tensor_that_the_draft_lacks_is_named(tmp_path: Path) -> None:
+    """V10: another system read a missing bias as zeros."""
+    folder = make_draft(tmp_path, tensors={"model.norm.weight": None})
+    with pytest.raises(CheckpointError, match=r"model\.norm\.weight"):
+        open_checkpoint(folder)
+
+
+def test_an_added_token_without_an_embedding_is_said_and_not_refused(tmp_path: Path) -> None:
+    """Gemma 3's text models have 262144 embeddings and a token for images, id 262144."""
+
+    def add(document: dict[str, Any]) -> None:
+        last = document["added_tokens"][-1]
+        document["added_tokens"].append({**last, "id": 320, "content": "<image>"})
+
+    target = open_checkpoint(edit_tokenizer(make_llama(tmp_path / "t"), add))
+    check_target(target, 64)
+    (note,) = target_notes(view_target(target))
+    assert "'<image>' (id 320) has no embedding in t; a prompt that holds it is refused" in note
+
+
+def test_padding_and_ids_without_a_text_are_said(tmp_path: Path) -> None:
+    def add(document: dict[str, Any]) -> None:
+        last = document["added_tokens"][-1]
+        document["added_tokens"].append({**last, "id": 323, "content": "<late>"})
+
+    folder = make_llama(tmp_path / "t", vocab=352, tokenizer=False)
+    (folder / "tokenizer.json").write_bytes(byte_level_tokenizer(320))
+    found = target_notes(view_target(open_checkpoint(edit_tokenizer(folder, add))))
+    assert found == [
+        "t has 352 embeddings for 324 tokens; the padding is left out",
+        "note: 3 ids between tokens of t spell nothing (320 is the first)",
+    ]
 
 
 def test_borrowed_embeddings_must_have_the_drafts_width(tmp_path: Path) -> None:

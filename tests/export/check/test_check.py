@@ -148,6 +148,18 @@ def test_an_fp32_draft_agrees_with_its_checkpoint_too(tmp_path: Path, kind: str)
 
 
 @pytest.mark.torch
+def test_v1_a_padded_target_is_compared_without_its_padding(tmp_path: Path) -> None:
+    """Its checkpoint may answer with ids that the bundle does not have."""
+    target = with_the_targets_tokenizer(tmp_path / "t", vocab=352)
+    draft = with_the_targets_tokenizer(tmp_path / "d", vocab=330)
+    bundle = built(tmp_path, target, draft=str(draft))
+    assert bundle.target.model.vocab_size == 320
+    result = verify(bundle.path, open_checkpoint(target), draft=open_checkpoint(draft))
+    for check in result.engines.values():
+        assert_equal_to_rounding(check)
+
+
+@pytest.mark.torch
 def test_a_wrong_draft_fails_and_is_named(tmp_path: Path) -> None:
     """It would only be slow: no output tells that its engine is broken."""
     target, draft = make_llama(tmp_path / "t"), make_draft(tmp_path / "d")

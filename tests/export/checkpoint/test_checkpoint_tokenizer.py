@@ -154,7 +154,7 @@ def test_tokens_that_need_no_merges_for_llama3() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model": "llama"}, "tokenizer model 'llama' is not supported"),
+        ({"model": "t5"}, "tokenizer model 't5' is not supported"),
         ({"pre": "tekken"}, "text splitting rule 'tekken' is not supported"),
     ],
 )

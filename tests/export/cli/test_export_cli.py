@@ -51,7 +51,8 @@ BAD_BUILDS: list[tuple[list[str], str]] = [
     (["--no-onnx"], "--no-onnx is for compiled engines"),
     (["--compute-capability", "8.9"], "--compute-capability is for compiled engines"),
     (["--backend", "abacus"], "invalid choice: 'abacus'"),
-    (["--precision", "int4"], "--precision int4 does not fit --backend onnxruntime"),
+    (["--precision", "fp16"], "--precision fp16 does not fit --backend onnxruntime"),
+    (["--precision", "int4", "--block", "64"], "--block 64 does not fit --precision int4"),
     (["--precision", "int7"], "invalid choice: 'int7'"),
     (["--block", "48"], "invalid choice: 48"),
     (["--max-len", "many"], "invalid int value: 'many'"),
@@ -121,7 +122,7 @@ def other_architecture(folder: Path) -> None:
 
 
 def other_rope(folder: Path) -> None:
-    make_llama(folder, rope_scaling={"rope_type": "yarn", "factor": 4.0})
+    make_llama(folder, rope_scaling={"rope_type": "spiral", "factor": 4.0})
 
 
 def missing_shard(folder: Path) -> None:
@@ -141,7 +142,7 @@ def no_tokenizer(folder: Path) -> None:
         (truncated, "model.safetensors"),
         (not_a_number, "lm_head.weight"),
         (other_architecture, "Mamba"),
-        (other_rope, "yarn"),
+        (other_rope, "spiral"),
         (missing_shard, "model-00002-of-00002.safetensors"),
         (no_tokenizer, "tokenizer.json"),
     ],

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from engines.errors import UsageError
-from export.distill.corpus import Sample, batches, collate, cut, hold_out, load
+from export.distill.corpus import Sample, collate, cut, hold_out, load, order
 from export.distill.vocabulary import choose_ids, offsets, to_draft
 
 
@@ -35,11 +36,28 @@ def test_labels_are_the_answers_and_nothing_else() -> None:
     assert batch.num_tokens == 9
 
 
-def test_a_pass_visits_every_sequence_once() -> None:
-    samples = [sample([5], [100 + i] * (1 + i % 7)) for i in range(150)]
-    rng = np.random.default_rng(0)
-    seen = [int(row[1]) for batch in batches(samples, 4, rng) for row in batch.tokens]
-    assert sorted(seen) == list(range(100, 250))
+def test_a_pass_visits_every_sequence_once_and_like_lengths_together() -> None:
+    lengths = [1 + i % 40 for i in range(150)]
+    parts = order(lengths, 4, np.random.default_rng(0))
+    assert sorted(index for part in parts for index in part) == list(range(150))
+    spread = [max(lengths[i] for i in part) - min(lengths[i] for i in part) for part in parts]
+    assert np.mean(spread) < 3
+    assert parts != order(lengths, 4, np.random.default_rng(1))
+
+
+def test_states_stand_at_their_positions() -> None:
+    """A state beside the wrong token teaches every label one place off."""
+    first = replace(sample([10, 11], [20]), states=np.full((2, 4), 1, np.float16))  # one short
+    second = replace(sample([12], [21, 22, 23]), states=np.full((4, 4), 2, np.float16))
+    batch = collate([first, second])
+    assert batch.known.tolist() == [0, 1, 4, 5, 6, 7]
+    assert batch.states[:, 0].tolist() == [1, 1, 2, 2, 2, 2]
+
+
+def test_cut_cuts_states_too() -> None:
+    [kept] = cut([replace(sample([1], [5, 6, 7]), states=np.zeros((4, 2), np.float16))], 3)
+    assert kept.states is not None
+    assert (len(kept), len(kept.states)) == (3, 3)
 
 
 def test_one_prompt_is_never_on_both_sides() -> None:

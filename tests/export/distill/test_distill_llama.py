@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from engines.errors import UnsupportedModelError
 from export.checkpoint.api import Checkpoint, open_checkpoint
 from export.checkpoint.spec import inv_freq
+from export.distill.llama import Llama, check_supported
 from tests.helpers.checkpoints import LLAMA3_ROPE, make_llama, make_qwen3
 
 pytestmark = pytest.mark.torch
@@ -73,7 +76,7 @@ def test_forward_equals_numpy(tmp_path: Path, name: str) -> None:
     """A rotary, grouping or norm mistake would train a draft that no engine reproduces."""
     import torch
 
-    from export.distill.pipeline import load_target
+    from export.distill.text import load_target
 
     make, options = MODELS[name]
     checkpoint = open_checkpoint(make(tmp_path / name, **options))
@@ -89,7 +92,7 @@ def test_right_padding_changes_nothing(tmp_path: Path) -> None:
     """Training batches pad on the right and pass no mask."""
     import torch
 
-    from export.distill.pipeline import load_target
+    from export.distill.text import load_target
 
     model = load_target(open_checkpoint(make_llama(tmp_path / "m")))
     tokens = torch.arange(3, 23)[None]
@@ -99,52 +102,33 @@ def test_right_padding_changes_nothing(tmp_path: Path) -> None:
     torch.testing.assert_close(alone, among)
 
 
-def test_ragged_batch_writes_what_each_prompt_alone_would(tmp_path: Path) -> None:
-    """Left padding, positions and cache rows of a batch: a slip lets one prompt change another."""
+def test_biased_projections_are_added(tmp_path: Path) -> None:
+    """Qwen2: a draft trained without its biases is another model."""
     import torch
 
-    from export.distill.pipeline import load_target
-    from export.distill.selfplay import GumbelNoise, complete
+    from export.distill.text import load_target
 
     model = load_target(open_checkpoint(make_llama(tmp_path / "m")))
-    prompts = [[5, 6, 7], [9], [30, 31, 32, 33, 34, 35, 36]]
-    noise = GumbelNoise(model.spec.vocab_size, seed=0)
-    greedy = np.zeros(3, np.float32)
-    written = complete(model, prompts, greedy, 12, end_ids=(), noise=noise)
-    for prompt, answer in zip(prompts, written, strict=True):
-        sequence = list(prompt)
-        for _ in range(12):
-            with torch.no_grad():
-                logits = model.logits(model.hidden(torch.tensor([sequence])))
-            sequence.append(int(logits[0, -1].argmax()))
-        assert answer == sequence[len(prompt) :]
+    biased = Llama(replace(model.spec, qkv_bias=True), dict(model.weights))
+    for layer in range(model.spec.num_layers):
+        for name in "qkv":
+            at = f"model.layers.{layer}.self_attn.{name}_proj"
+            biased.weights[f"{at}.bias"] = torch.zeros(len(model.weights[f"{at}.weight"]))
+    tokens = torch.arange(3, 13)[None]
+    with torch.no_grad():
+        torch.testing.assert_close(model.hidden(tokens), biased.hidden(tokens))
+        biased.weights["model.layers.0.self_attn.v_proj.bias"].fill_(0.5)
+        assert not torch.allclose(model.hidden(tokens), biased.hidden(tokens), atol=1e-2)
 
 
-def test_writing_stops_at_the_end_id_and_keeps_it(tmp_path: Path) -> None:
-    """A draft that never saw the end id would draft past every answer."""
-    from export.distill.pipeline import load_target
-    from export.distill.selfplay import GumbelNoise, complete
-
-    model = load_target(open_checkpoint(make_llama(tmp_path / "m")))
-    noise = GumbelNoise(model.spec.vocab_size, seed=0)
-    prompts = [[5, 6, 7], [9]]
-    free = complete(model, prompts, np.zeros(2, np.float32), 8, end_ids=(), noise=noise)
-    end = free[0][3]
-    stopped = complete(model, prompts, np.zeros(2, np.float32), 8, end_ids=(end,), noise=noise)
-    assert stopped[0] == free[0][: free[0].index(end) + 1]
-
-
-def test_sampling_follows_the_softmax() -> None:
-    """Noise of the wrong law (or its sign) would write text that the target does not write."""
-    import torch
-
-    from export.distill.selfplay import GumbelNoise
-
-    logits = torch.tensor([2.0, 1.0, 0.0, -1.0]).repeat(4000, 1)
-    temperatures = np.full(4000, 0.8, np.float32)
-    drawn = GumbelNoise(4, seed=3).sample(logits, temperatures)
-    law = np.exp(np.array([2.0, 1.0, 0.0, -1.0]) / 0.8)
-    law /= law.sum()
-    expected = 4000 * law
-    statistic = float(((np.bincount(drawn, minlength=4) - expected) ** 2 / expected).sum())
-    assert statistic < 21.1  # chi-square, 3 degrees of freedom: false alarm 1e-4, seed fixed
+@pytest.mark.parametrize(
+    "changes", [{"output_bias": True}, {"logit_softcap": 30.0}, {"embedding_scale": 2.0}]
+)
+def test_what_the_decoder_lacks_is_refused_by_name(
+    tmp_path: Path, changes: dict[str, object]
+) -> None:
+    """Trained without it, the draft would be of a model that does not exist."""
+    spec = open_checkpoint(make_llama(tmp_path / "m")).spec
+    check_supported(spec, "m")
+    with pytest.raises(UnsupportedModelError, match=next(iter(changes))):
+        check_supported(replace(spec, **changes), "m")

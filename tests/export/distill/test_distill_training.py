@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from engines.errors import BackendError, MissingDependencyError, SsdError, UsageError
+from engines.errors import BackendError, SsdError
 from export.checkpoint.api import open_checkpoint
+from export.checkpoint.spec import ModelSpec
 from export.distill import cli
 from export.distill.corpus import Sample, collate
-from export.distill.measure import Figures, num_rounds
-from export.distill.train import schedule, source_layers
-from tests.helpers.checkpoints import make_draft, make_llama, make_qwen3
+from export.distill.facts import Data, Facts, Origin
+from export.distill.initial import initial_draft, narrowed, source_layers
+from export.distill.measure import Figures
+from export.distill.stop import Stop
+from export.distill.text import load_target
+from export.distill.train import Budget, Labels, Progress, Trainer, schedule
+from tests.helpers.checkpoints import make_llama, make_qwen3
 
 DRAFT_IDS = np.append(np.arange(0, 318, 2), 319)  # [160]
 
@@ -41,6 +45,20 @@ def write_npz(path: Path, samples: list[Sample]) -> Path:
     return path
 
 
+def some_facts(spec: ModelSpec) -> Facts:
+    return Facts(
+        origin=Origin("m", "0"),
+        data=Data(("text.npz",), 1, 1, 1, 1),
+        layers=(0, 1),
+        target_spec=spec,
+        soft=True,
+        progress=Progress(),
+        is_early=False,
+        figures=Figures(1, 1, True, 0.0, (0.0,) * 16, {2: 1.0}),
+        command="python -m export distill",
+    )
+
+
 def parse(*options: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     cli.add_arguments(parser)
@@ -48,50 +66,69 @@ def parse(*options: str) -> argparse.Namespace:
 
 
 @pytest.mark.torch
-def test_loss_counts_answer_positions_only(tmp_path: Path) -> None:
+def test_hard_loss_counts_answer_positions_only(tmp_path: Path) -> None:
     """Fails if a prompt token, padding or an id outside the draft's vocabulary is trained on."""
     import torch
 
-    from export.distill.pipeline import load_target
-    from export.distill.train import draft_labels, initial_draft, loss_of
-
     target = load_target(open_checkpoint(make_llama(tmp_path / "m", layers=3)))
-    draft = initial_draft(target, 2, DRAFT_IDS)
+    draft = initial_draft(target, [0, 2], DRAFT_IDS)
     samples = [
         Sample(np.array([7, 10, 12, 14, 16, 18]), 3, 0.0),
         Sample(np.array([7, 20, 33, 22]), 1, 0.0),  # 33 is odd: the draft cannot say it
     ]
     batch = collate(samples)
-    labels = draft_labels(batch, DRAFT_IDS, 320)
     with torch.no_grad():
-        found = float(loss_of(draft, torch.from_numpy(batch.tokens), torch.from_numpy(labels)))
+        found = Labels(DRAFT_IDS, 320, None).loss(draft, batch)
         scores = draft.logits(draft.hidden(torch.from_numpy(batch.tokens))).log_softmax(-1)
     wanted = [(0, 2, 14), (0, 3, 16), (0, 4, 18), (1, 0, 20), (1, 2, 22)]
     expected = -np.mean([float(scores[row, at, label // 2]) for row, at, label in wanted])
-    assert found == pytest.approx(expected, rel=1e-5)
+    assert float(found) == pytest.approx(expected, rel=1e-5)
+    unspeakable = collate([Sample(np.array([4, 33, 35]), 1, 0.0)])
+    assert Labels(DRAFT_IDS, 320, None).loss(draft, unspeakable) is None
+
+
+@pytest.mark.torch
+def test_soft_labels_are_the_targets_law_over_the_drafts_ids(tmp_path: Path) -> None:
+    """The stored states must give what the target says at that very position."""
+    import torch
+
+    target = load_target(open_checkpoint(make_llama(tmp_path / "m", layers=3)))
+    draft = initial_draft(target, [0, 2], DRAFT_IDS)
+    rows = [np.array([7, 10, 12, 14]), np.array([7, 20])]
+    with torch.no_grad():
+        states = [target.hidden(torch.from_numpy(row)[None])[0].half().numpy() for row in rows]
+        samples = [Sample(row, 1, 0.0, each) for row, each in zip(rows, states, strict=True)]
+        head = target.head[torch.from_numpy(DRAFT_IDS)]
+        found = float(Labels(DRAFT_IDS, 320, head).loss(draft, collate(samples)))
+        losses = []
+        for row in rows:
+            law = target.logits(target.hidden(torch.from_numpy(row)[None]))[0][:, DRAFT_IDS]
+            scores = draft.logits(draft.hidden(torch.from_numpy(row)[None]))[0]
+            losses += (-(law.softmax(-1) * scores.log_softmax(-1)).sum(-1)).tolist()
+    assert found == pytest.approx(np.mean(losses), rel=1e-3)
 
 
 @pytest.mark.torch
 def test_training_lowers_the_loss_and_leaves_the_target_alone(tmp_path: Path) -> None:
     import torch
 
-    from export.distill.pipeline import load_target
-    from export.distill.train import draft_labels, initial_draft, loss_of, train
-
     target = load_target(open_checkpoint(make_llama(tmp_path / "m", layers=3)))
     before = {name: tensor.clone() for name, tensor in target.weights.items()}
-    draft = initial_draft(target, 2, DRAFT_IDS)
+    draft = initial_draft(target, [0, 2], DRAFT_IDS)
     samples = pattern_samples()
-    batch = collate(samples[:16])
-    labels = torch.from_numpy(draft_labels(batch, DRAFT_IDS, 320))
+    labels = Labels(DRAFT_IDS, 320, None)
 
     def loss() -> float:
         with torch.no_grad():
-            return float(loss_of(draft, torch.from_numpy(batch.tokens), labels))
+            return float(labels.loss(draft, collate(samples[:16])))
 
     untrained = loss()
-    done = train(draft, samples, DRAFT_IDS, seconds=60.0, seed=0, max_steps=60)
-    assert done.num_steps == 60
+    trainer = Trainer(
+        draft, samples, labels, seed=0, budget=Budget(passes=4.0), dtype=torch.bfloat16
+    )
+    trainer.run(Stop(), lambda _: False)
+    assert trainer.progress.num_steps == 60
+    assert trainer.progress.num_passes == 4
     assert loss() < 0.85 * untrained
     for name, tensor in before.items():
         assert torch.equal(target.weights[name], tensor), name
@@ -103,20 +140,50 @@ def test_draft_starts_as_the_target_where_it_has_all_its_layers(tmp_path: Path, 
     """Wrong source layers, head rows or norms at the start cost most of a short training."""
     import torch
 
-    from export.distill.pipeline import load_target
-    from export.distill.train import initial_draft
-
     target = load_target(open_checkpoint(make(tmp_path / "m")))
-    draft = initial_draft(target, 2, DRAFT_IDS)
+    draft = initial_draft(target, [0, 1], DRAFT_IDS)
     tokens = torch.arange(40)[None]
     with torch.no_grad():
         wanted = target.logits(target.hidden(tokens))[..., torch.from_numpy(DRAFT_IDS)]
         torch.testing.assert_close(draft.logits(draft.hidden(tokens)), wanted)
+        # In all its directions a narrowed draft is the same model, turned.
+        turned = narrowed(draft, pattern_samples(4), draft.spec.hidden_size)
+        torch.testing.assert_close(
+            turned.logits(turned.hidden(tokens)), wanted, atol=1e-3, rtol=1e-3
+        )
 
 
 @pytest.mark.torch
+def test_narrowed_keeps_the_directions_that_the_states_use(tmp_path: Path) -> None:
+    """States confined to half of the dimensions lose nothing when the other half goes."""
+    import torch
+
+    target = load_target(open_checkpoint(make_llama(tmp_path / "m")))
+    draft = initial_draft(target, [0, 1], DRAFT_IDS)
+    with torch.no_grad():
+        for name, tensor in draft.weights.items():
+            if name.endswith(("o_proj.weight", "down_proj.weight")):
+                tensor[16:] = 0
+        draft.weights["model.embed_tokens.weight"] = draft.weights[
+            "model.embed_tokens.weight"
+        ].clone()
+        draft.weights["model.embed_tokens.weight"][:, 16:] = 0
+        tokens = torch.arange(40)[None]
+        narrow = narrowed(draft, pattern_samples(40), 16)
+        assert narrow.spec.hidden_size == 16
+        assert not narrow.spec.embeddings_from_target
+        torch.testing.assert_close(
+            narrow.logits(narrow.hidden(tokens)),
+            draft.logits(draft.hidden(tokens)),
+            atol=1e-3,
+            rtol=1e-3,
+        )
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("labels", ["soft", "hard"])
 def test_command_writes_a_checkpoint_that_reads_back(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    labels: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Names, shapes, the map and the link to the target, through the reader the build uses."""
     target = make_llama(tmp_path / "target", layers=3)
@@ -125,7 +192,7 @@ def test_command_writes_a_checkpoint_that_reads_back(
     code = cli.run(
         parse(
             "--target", str(target), "--out", str(out), "--data", str(data), "--minutes", "0.02",
-            "--vocab", "160", "--json", "--quiet",
+            "--vocab", "160", "--json", "--quiet", "--labels", labels,
         )
     )  # fmt: skip
     assert code == 0
@@ -154,24 +221,31 @@ def test_command_writes_a_checkpoint_that_reads_back(
 
 
 @pytest.mark.torch
-def test_without_data_the_target_writes_its_own(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The self-contained path: template, questions, answers, training, without any file."""
-    monkeypatch.setattr("export.distill.selfplay.QUESTION_TOKENS", 6)
-    monkeypatch.setattr("export.distill.selfplay.ANSWER_TOKENS", 12)
-    target = make_llama(tmp_path / "target")
-    options = ("--target", str(target), "--out", str(tmp_path / "draft"), "--minutes", "0.03")
-    assert cli.run(parse(*options, "--layers", "1")) == 0
-    printed = capsys.readouterr()
-    assert "held out" in printed.out
-    assert "writing" in printed.err
-    assert open_checkpoint(tmp_path / "draft").spec.num_layers == 1
+def test_a_narrow_draft_reads_back(tmp_path: Path) -> None:
+    target = make_llama(tmp_path / "target", layers=3, hidden=64)
+    data = write_npz(tmp_path / "text.npz", pattern_samples())
+    base = ("--target", str(target), "--out", str(tmp_path / "draft"), "--data", str(data))
+    options = ("--passes", "1", "--vocab", "160", "--width", "32", "--from-layers", "2", "--quiet")
+    assert cli.run(parse(*base, *options)) == 0
+    draft = open_checkpoint(tmp_path / "draft")
+    assert (draft.spec.num_layers, draft.spec.hidden_size) == (1, 32)
+    assert draft.tensor("model.embed_tokens.weight").shape == (320, 32)
 
 
 @pytest.mark.torch
-def test_interruption_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C while the files are written: no draft, no half of one."""
+def test_out_may_lead_through_a_folder_that_does_not_exist(tmp_path: Path) -> None:
+    """Its working folder was made there, and with it OUT, which then existed already."""
+    target, data = make_llama(tmp_path / "t"), write_npz(tmp_path / "text.npz", pattern_samples())
+    base = ("--target", str(target), "--data", str(data), "--labels", "hard", "--quiet")
+    out = tmp_path / "draft" / ".." / "draft"
+    assert cli.run(parse(*base, "--passes", "0.1", "--vocab", "160", "--out", str(out))) == 0
+    assert (tmp_path / "draft" / "config.json").is_file()
+
+
+@pytest.mark.torch
+def test_interruption_while_writing_leaves_no_half_of_a_draft(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     target = make_llama(tmp_path / "target")
     data = write_npz(tmp_path / "text.npz", pattern_samples())
 
@@ -180,12 +254,13 @@ def test_interruption_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr("safetensors.numpy.save", interrupt)
     out = tmp_path / "out" / "draft"
+    base = ("--target", str(target), "--out", str(out), "--data", str(data), "--passes", "1")
     with pytest.raises(KeyboardInterrupt):
-        cli.run(
-            parse("--target", str(target), "--out", str(out), "--data", str(data),
-                  "--minutes", "0.01", "--vocab", "160", "--quiet")
-        )  # fmt: skip
-    assert list(out.parent.iterdir()) == []
+        cli.run(parse(*base, "--vocab", "160", "--quiet"))
+    assert [path.name for path in out.parent.iterdir()] == ["draft.work"]
+    monkeypatch.undo()
+    assert cli.run(parse(*base, "--vocab", "160", "--quiet", "--resume")) == 0
+    assert [path.name for path in out.parent.iterdir()] == ["draft"]
 
 
 @pytest.mark.torch
@@ -194,65 +269,14 @@ def test_weights_that_are_not_finite_are_not_written(tmp_path: Path) -> None:
     import torch
 
     from export.distill import artefact
-    from export.distill.pipeline import load_target
-    from export.distill.train import initial_draft
 
     target = load_target(open_checkpoint(make_llama(tmp_path / "m")))
-    draft = initial_draft(target, 2, DRAFT_IDS)
+    draft = initial_draft(target, [0, 1], DRAFT_IDS)
     with torch.no_grad():
         draft.weights["lm_head.weight"][3, 3] = 1e6
-    figures = Figures(1, 1, True, 0.0, (0.0,) * 16, {2: 1.0})
     with pytest.raises(BackendError, match=r"lm_head\.weight"):
-        artefact.write(
-            tmp_path / "out", draft, DRAFT_IDS, artefact.Origin("m", "0"), figures, "none"
-        )
+        artefact.write(tmp_path / "out", draft, DRAFT_IDS, some_facts(draft.spec))
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.torch
-def test_no_time_left_to_train_is_said(tmp_path: Path) -> None:
-    """A negative remainder would train for ever."""
-    target = make_llama(tmp_path / "target")
-    data = write_npz(tmp_path / "text.npz", pattern_samples())
-    options = ("--target", str(target), "--out", str(tmp_path / "draft"), "--data", str(data))
-    with pytest.raises(UsageError, match="--minutes 1e-06 is too short"):
-        cli.run(parse(*options, "--minutes", "1e-6", "--vocab", "160", "--quiet"))
-
-
-def test_missing_torch_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(MissingDependencyError, match=r"ssd-trt\[torch\]"):
-        cli.run(parse("--target", "any", "--out", str(tmp_path / "draft")))
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--minutes", "0"), "--minutes"),
-        (("--minutes", "nan"), "--minutes"),
-        (("--minutes", "inf"), "--minutes"),
-        (("--threads", "0"), "--threads"),
-        (("--threads", "99999999999"), "--threads"),
-        (("--seed", "-1"), "--seed"),
-        (("--layers", "0"), "--layers must be 1 to 2"),
-        (("--layers", "3"), "--layers must be 1 to 2"),
-        (("--vocab", "0"), "--vocab must be 1 to 320"),
-        (("--vocab", "321"), "--vocab must be 1 to 320"),
-        (("--out", "."), "exists already"),
-        (("--data", "none.npz"), "no such file"),
-        (("--target", "/no/such/folder"), "/no/such/folder"),
-    ],
-)
-def test_bad_options_fail_before_any_work(
-    tmp_path: Path, options: tuple[str, ...], message: str
-) -> None:
-    target = make_llama(tmp_path / "target")
-    base = ("--target", str(target), "--out", str(tmp_path / "draft"), "--vocab", "160", "--quiet")
-    with pytest.raises(SsdError, match=message) as caught:
-        cli.run(parse(*base, *options))
-    assert "\n" not in str(caught.value)
-    assert not (tmp_path / "draft").exists()
 
 
 def test_a_target_without_tokenizer_needs_data(tmp_path: Path) -> None:
@@ -283,48 +307,6 @@ def test_frame_is_the_chat_template_around_a_question(tmp_path: Path) -> None:
     assert frame.decode(ids) == "user\nhello\nassistant\n"
 
 
-@pytest.mark.parametrize(
-    ("agrees", "num_draft", "rounds"),
-    [
-        ([], 2, 0),
-        ([0, 0, 0], 2, 3),
-        ([1, 1, 1, 1, 1, 1], 2, 2),  # two drafted and one of the target, twice
-        ([1, 1, 1, 1], 3, 1),
-        ([1, 0, 1, 1, 1], 2, 2),
-        ([1, 1], 4, 1),
-    ],
-)
-def test_rounds_of_an_answer(agrees: list[int], num_draft: int, rounds: int) -> None:
-    assert num_rounds(np.array(agrees, bool), num_draft) == rounds
-
-
-@pytest.mark.torch
-def test_figures_count_ids_that_the_draft_cannot_say_as_misses(tmp_path: Path) -> None:
-    """Leaving them out flatters alpha by the vocabulary's gap (7 % of tokens at 8,192 ids)."""
-    import torch
-
-    from export.distill.measure import measure
-    from export.distill.pipeline import load_target
-    from export.distill.train import initial_draft
-
-    target = load_target(open_checkpoint(make_llama(tmp_path / "m")))
-    draft = initial_draft(target, 2, DRAFT_IDS)  # the whole target, with half of its ids
-    tokens = [11]
-    with torch.no_grad():
-        for _ in range(60):
-            logits = target.logits(target.hidden(torch.tensor([tokens])))
-            tokens.append(int(logits[0, -1].argmax()))
-    sampled = Sample(np.arange(40), 1, 0.7)
-    figures = measure(draft, [sampled, Sample(np.array(tokens), 1, 0.0)], DRAFT_IDS)
-    spoken = sum(token in DRAFT_IDS for token in tokens[1:])
-    assert 0 < spoken < 60
-    assert (figures.num_positions, figures.greedy) == (60, True)  # sampled answers lower alpha
-    assert figures.alpha == pytest.approx(spoken / 60)
-
-    unspeakable = measure(draft, [Sample(np.arange(1, 161, 2), 1, 0.0)], DRAFT_IDS)
-    assert unspeakable.rank_shares == (0.0,) * 16
-
-
 def test_drafts_start_from_both_ends_of_the_target() -> None:
     assert source_layers(2, 30) == [0, 29]
     assert source_layers(1, 30) == [0]
@@ -335,17 +317,3 @@ def test_drafts_start_from_both_ends_of_the_target() -> None:
 def test_learning_rate_rises_then_falls_to_zero() -> None:
     assert schedule(0.0) < schedule(0.01) < schedule(0.02) == 1.0
     assert schedule(0.5) > schedule(0.9) > schedule(1.0) == pytest.approx(0.0, abs=1e-9)
-
-
-def test_output_that_cannot_be_made_is_refused_before_training(tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    file.write_text("")
-    with pytest.raises(UsageError, match="not a writable folder"):
-        cli.run(parse("--target", "any", "--out", str(file / "draft")))
-
-
-@pytest.mark.torch
-def test_a_draft_is_no_target(tmp_path: Path) -> None:
-    draft = make_draft(tmp_path / "draft")
-    with pytest.raises(UsageError, match="is a draft itself"):
-        cli.run(parse("--target", str(draft), "--out", str(tmp_path / "out"), "--quiet"))

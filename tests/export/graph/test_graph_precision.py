@@ -9,6 +9,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
@@ -19,7 +21,7 @@ from export.build.options import BuildOptions
 from export.checkpoint.api import open_checkpoint
 from export.graph.api import GraphRequest, build_graph
 from export.graph.precision import BACKENDS, Coding, names_for, precision_for
-from export.graph.quantize import quantize
+from export.graph.quantize import quantize, quantize_with_offsets
 from tests.helpers.checkpoints import make_llama, make_qwen3
 
 ROWS, TOKENS, BATCH = 32, 6, 2
@@ -188,6 +190,39 @@ def test_the_graph_computes_with_the_weights_as_stored(
     assert not key[:, :, TOKENS:].any()
 
 
+def with_offsets(source):
+    """``source.tensor`` rounded as ONNX Runtime's int4 engine stores it, by another formula."""
+
+    def tensor(name: str) -> np.ndarray:
+        weight = source.tensor(name)
+        if weight.ndim == 1:
+            return weight
+        parts = weight.reshape(len(weight), -1, 32)
+        if name in ("model.embed_tokens.weight", "lm_head.weight"):
+            step = np.abs(parts).max(axis=2, keepdims=True) / np.float32(127)
+            return (np.rint(parts / step) * step).reshape(weight.shape)
+        low = np.minimum(parts.min(axis=2, keepdims=True), 0)
+        step = (np.maximum(parts.max(axis=2, keepdims=True), 0) - low) / np.float32(15)
+        zero = np.rint(-low / step)
+        codes = np.clip(np.rint(parts / step) + zero, 0, 15)
+        return ((codes - zero) * step).astype(np.float32).reshape(weight.shape)
+
+    return tensor
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_4_bit_weights_with_offsets_are_computed_with_as_stored(tmp_path, checkpoint, family, tied):
+    source = checkpoint(family, tied)
+    options = BuildOptions("t", precision="int4", max_len=60, num_draft=2, max_branches=2)
+    changes = {"backend": "onnxruntime", "kv": options.kv_layout(TARGET, source.spec)}
+    result = build(tmp_path / "a", source, "int4", **changes)
+    exact = build(tmp_path / "b", source, "fp32", tensor=with_offsets(source), **changes)
+    found, expected = run(tmp_path / "a", result), run(tmp_path / "b", exact)
+    error = np.linalg.norm(found["logits"] - expected["logits"])
+    assert error < 1e-5 * np.linalg.norm(expected["logits"])
+
+
 @pytest.mark.parametrize("precision", TENSORRT)
 def test_the_choice_is_the_argmax_of_the_logits_given_out(tmp_path, checkpoint, precision):
     """Nodes that judge by other logits than those at the border would disagree with the host."""
@@ -271,6 +306,33 @@ def test_quantisation_error_is_at_most_half_a_step(largest, scale_type):
     assert scales.dtype == scale_type
 
 
+@pytest.mark.filterwarnings("error")
+@given(seed=st.integers(0, 2**32 - 1), exponent=st.integers(-44, 38), shift=st.floats(-2, 2))
+def test_codes_with_offsets_are_a_step_away_at_most(seed, exponent, shift):
+    """Half a step by rounding, and half where the rounded offset moves an end out of range."""
+    random = np.random.default_rng(seed)
+    weight = (random.uniform(-1, 1, (64, 3)) + shift) / 3 * 10.0**exponent
+    weight = weight.astype(np.float32)
+    weight[:32, 1] = 0
+    codes, scales, offsets = quantize_with_offsets(weight, 32, 4, np.dtype(np.float32))
+    assert codes.dtype == offsets.dtype == np.uint8
+    assert max(codes.max(), offsets.max()) <= 15
+    assert (scales > 0).all()
+    assert np.isfinite(scales).all()
+    step = scales.astype(np.float64)[:, None]
+    values = (codes.reshape(2, 32, 3) - offsets.astype(np.float64)[:, None]) * step
+    assert (np.abs(values - weight.reshape(2, 32, 3)) <= 1.001 * step).all()
+    assert not values[0, :, 1].any()
+
+
+def test_a_lopsided_block_has_finer_steps_than_symmetric_codes_give_it():
+    weight = np.random.default_rng(0).uniform(-0.1, 1, (32, 8)).astype(np.float32)
+    codes, scales, offsets = quantize_with_offsets(weight, 32, 4, np.dtype(np.float32))
+    symmetric, coarse = quantize(weight, 32, 7, np.dtype(np.float32))
+    error = np.abs((codes.astype(np.float32) - offsets) * scales - weight).mean()
+    assert error < 0.7 * np.abs(symmetric * coarse - weight).mean()
+
+
 def test_no_scale_is_zero():
     """TensorRT refuses a scale of 0; float16 rounds the scale of tiny weights to it."""
     weight = np.full((64, 2), 1e-9, np.float32)
@@ -291,10 +353,10 @@ def test_blocks_that_do_not_fit_a_layer_are_refused_with_what_does(tmp_path):
 
 def test_each_backend_says_which_precisions_fit():
     assert BACKENDS == ("onnxruntime", "tensorrt", "tensorrt-rtx")
-    assert names_for("onnxruntime") == ("int8", "fp32")
+    assert names_for("onnxruntime") == ("int8", "fp32", "int4")
     assert names_for("tensorrt") == names_for("tensorrt-rtx")
     assert names_for("tensorrt")[0] == "fp16"
-    with pytest.raises(UsageError, match="fp16 does not fit --backend onnxruntime; choose int8 or"):
+    with pytest.raises(UsageError, match="fp16 does not fit --backend onnxruntime; choose int8, f"):
         precision_for("onnxruntime", "fp16")
     with pytest.raises(UsageError, match="fp8 is unknown; choose fp16, bf16, fp32, int8 or int4"):
         precision_for("tensorrt", "fp8")

@@ -19,6 +19,7 @@ from export.graph.api import GraphRequest, build_graph
 from export.tensorrt.compile import compile_engine
 from export.tensorrt.vendor import load
 from tests.helpers.checkpoints import make_llama, make_qwen3
+from tests.helpers.families import make_model
 from tests.helpers.session_folder import session_folder
 
 pytestmark = pytest.mark.rtx
@@ -43,7 +44,10 @@ def plan_of(
     """A compiled tiny engine with all the profiles that the runtime calls."""
     folder = session_folder("rtx-graph")
     sizes = {"vocab": VOCAB, "hidden": hidden, "intermediate": 2 * hidden, "layers": layers}
-    MAKERS[family](folder, tied=tied, head_dim=32, tokenizer=False, **sizes)
+    if family in MAKERS:
+        MAKERS[family](folder, tied=tied, head_dim=32, tokenizer=False, **sizes)
+    else:
+        make_model(folder, family)
     source = open_checkpoint(folder)
     options = BuildOptions(
         "t",
@@ -94,6 +98,22 @@ def test_every_precision_compiles_for_both_roles(precision, role):
 @pytest.mark.parametrize("tied", [True, False])
 def test_qwen3_compiles_with_a_head_of_its_own_and_without(tied):
     assert len(plan_of("qwen3", "fp16", tied=tied)) > VOCAB * HIDDEN * 2
+
+
+@pytest.mark.parametrize(
+    ("family", "precision", "role"),
+    [
+        ("qwen2-yarn", "fp16", TARGET),
+        ("qwen2-window", "int8", DRAFT),
+        ("mistral", "fp16", DRAFT),
+        ("gemma3-linear-softcap", "bf16", TARGET),
+        ("gemma3", "fp32", DRAFT),
+        ("phi3-long", "fp16", TARGET),
+    ],
+)
+def test_what_the_families_add_compiles(family, precision, role):
+    """Biases, windows, part-rotated heads, Gelu, softcap: the guards of a build hold for all."""
+    assert len(plan_of(family, precision, role)) > 320 * 64
 
 
 @pytest.mark.parametrize("precision", ["int8", "int4"])

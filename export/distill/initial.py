@@ -1,0 +1,117 @@
+"""The draft that training starts from: some of the target's layers, whole or narrowed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from export.checkpoint.weights import EMBEDDING, HEAD
+from export.distill.corpus import Sample, collate
+from export.distill.llama import Llama
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+BASIS_SEQUENCES = 64  # read to find the directions that a narrower draft keeps
+FINAL_NORM = "model.norm.weight"
+READERS = {  # norm of a layer: the matrices that read its output
+    "input_layernorm": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "post_attention_layernorm": ("mlp.gate_proj", "mlp.up_proj"),
+}
+WRITERS = ("self_attn.o_proj", "mlp.down_proj")
+
+
+def source_layers(num_layers: int, num_target_layers: int) -> list[int]:
+    """Target layers that initialise a draft: half from the start, half from the end."""
+    from_start = (num_layers + 1) // 2
+    return [
+        *range(from_start),
+        *range(num_target_layers - (num_layers - from_start), num_target_layers),
+    ]
+
+
+def initial_draft(target: Llama, layers: Sequence[int], ids: npt.NDArray[np.int64]) -> Llama:
+    """A draft made of target layers ``layers``, the target's final norm and its head rows ``ids``.
+
+    Shares nothing with the target but the embedding, which is frozen. float32; trainable.
+    """
+    import torch
+
+    weights = {FINAL_NORM: target.weights[FINAL_NORM]}
+    for layer, source in enumerate(layers):
+        prefix = f"model.layers.{source}."
+        for name, tensor in target.weights.items():
+            if name.startswith(prefix):
+                weights[f"model.layers.{layer}.{name.removeprefix(prefix)}"] = tensor
+    weights[HEAD] = target.head[torch.from_numpy(ids).to(target.device)]
+    trainable = {name: tensor.float().clone() for name, tensor in weights.items()}
+    spec = replace(
+        target.spec,
+        num_layers=len(layers),
+        tied_embeddings=False,
+        draft_vocab_size=len(ids),
+        embeddings_from_target=True,
+    )
+    return _made_trainable(Llama(spec, {EMBEDDING: target.weights[EMBEDDING].float(), **trainable}))
+
+
+def narrowed(draft: Llama, samples: Sequence[Sample], width: int) -> Llama:
+    """The draft with a residual stream of ``width``: its states' main directions (as SliceGPT,
+    arXiv 2401.15024, with one basis for all layers). Heads and MLP keep their sizes.
+
+    With P [C, width] orthonormal: embedding E P, readers W diag(g) P, writers P^T W, head
+    H diag(g) P, norms sqrt(C / width), so that a state inside the span gives the same logits. The
+    embedding is the draft's own then, and stays frozen.
+    """
+    import torch
+
+    basis = _main_directions(draft, samples)[:, :width]
+    wide = draft.weights
+    weights = {EMBEDDING: wide[EMBEDDING] @ basis}
+    for layer in range(draft.spec.num_layers):
+        at = f"model.layers.{layer}"
+        for norm, readers in READERS.items():
+            for reader in readers:
+                name = f"{at}.{reader}.weight"
+                weights[name] = (wide[name] * wide[f"{at}.{norm}.weight"]) @ basis
+        for writer in WRITERS:
+            weights[f"{at}.{writer}.weight"] = basis.T @ wide[f"{at}.{writer}.weight"]
+    weights[HEAD] = (wide[HEAD] * wide[FINAL_NORM]) @ basis
+    scale = (draft.spec.hidden_size / width) ** 0.5
+    for name, tensor in wide.items():
+        if name not in weights:
+            is_of_stream = tensor.shape == wide[FINAL_NORM].shape and "self_attn" not in name
+            weights[name] = torch.full_like(tensor[:width], scale) if is_of_stream else tensor
+    spec = replace(draft.spec, hidden_size=width, embeddings_from_target=False)
+    copies = {name: tensor.detach().clone() for name, tensor in weights.items()}
+    return _made_trainable(Llama(spec, copies))
+
+
+def _main_directions(draft: Llama, samples: Sequence[Sample]) -> Tensor:
+    """Orthonormal [C, C]: directions of the states that the norms read, the strongest first."""
+    import torch
+
+    size = draft.spec.hidden_size
+    total = torch.zeros((size, size), dtype=torch.float64, device=draft.device)
+
+    def add(states: Tensor) -> None:
+        nonlocal total
+        rows = torch.nn.functional.normalize(states.double().flatten(0, 1), dim=-1)
+        total = total + rows.T @ rows
+
+    seen = Llama(draft.spec, draft.weights, add)
+    with torch.no_grad():
+        for sample in samples[:BASIS_SEQUENCES]:
+            seen.hidden(torch.from_numpy(collate([sample]).tokens).to(draft.device))
+    vectors: Tensor = torch.linalg.eigh(total).eigenvectors
+    return vectors.flip(-1).float()
+
+
+def _made_trainable(draft: Llama) -> Llama:
+    for name, tensor in draft.weights.items():
+        tensor.requires_grad_(name != EMBEDDING)
+    return draft

@@ -1,0 +1,111 @@
+"""Training text on disk, a shard at a time: sequences, and the target's states beside them.
+
+A shard is ``NAME.npz`` (as ``corpus.load`` reads it, and a few notes) and, for soft labels,
+``NAME.npy``: float16 [tokens, C], the target's final-norm output at every token but, where it is
+not known, the last of a sequence (zeros, and left out). The .npz is written last and renamed into
+place: a shard is there as a whole or not at all, and an interrupted run loses the one it was at.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from engines.errors import UsageError
+from export.disk import sync
+from export.distill.corpus import Sample, load
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """What a later run wants to know of a shard that the target wrote."""
+
+    seconds: float = 0.0  # that it took
+    prompts: tuple[int, ...] = ()  # places of the user's own prompts that it has answered
+
+
+def write(folder: Path, name: str, samples: Sequence[Sample], notes: Notes = Notes()) -> None:
+    """Add the shard ``name``; states come from the samples, all of them having some or none."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if all(sample.states is not None for sample in samples):
+        total = sum(len(sample) for sample in samples)
+        width = samples[0].states.shape[1] if samples[0].states is not None else 0
+        block = np.zeros((total, width), np.float16)
+        end = 0
+        for sample in samples:
+            if sample.states is not None:
+                block[end : end + len(sample.states)] = sample.states
+            end += len(sample)
+        _write_whole(folder / f"{name}.npy", block)
+    arrays: dict[str, npt.NDArray[np.generic]] = {
+        "ids": np.concatenate([sample.ids for sample in samples]).astype(np.uint32),
+        "lens": np.array([len(sample) for sample in samples], np.int32),
+        "answer_start": np.array([sample.answer_start for sample in samples], np.int32),
+        "temperature": np.array([sample.temperature for sample in samples], np.float32),
+        "known": np.array(
+            [0 if sample.states is None else len(sample.states) for sample in samples], np.int32
+        ),
+        "seconds": np.array(notes.seconds),
+        "prompts": np.array(notes.prompts, np.int64),
+    }
+    _write_whole(folder / f"{name}.npz", arrays)
+
+
+def names(folder: Path, prefix: str) -> list[str]:
+    """Complete shards whose name starts with ``prefix``, in order."""
+    return sorted(path.stem for path in folder.glob(f"{prefix}*.npz"))
+
+
+def notes(folder: Path, name: str) -> Notes:
+    with np.load(folder / f"{name}.npz", allow_pickle=False) as archive:
+        return Notes(float(archive["seconds"]), tuple(archive["prompts"].tolist()))
+
+
+def read(folder: Path, shard_names: Sequence[str], vocab_size: int) -> Iterator[Sample]:
+    """The sequences of these shards; states are mapped, not read. Raises UsageError if damaged."""
+    for name in shard_names:
+        path = folder / f"{name}.npz"
+        samples = load([path], vocab_size)
+        states = _mapped(folder / f"{name}.npy", sum(len(sample) for sample in samples))
+        if states is None:
+            yield from samples
+            continue
+        with np.load(path, allow_pickle=False) as archive:
+            known = archive["known"].tolist()
+        end = 0
+        for sample, num_known in zip(samples, known, strict=True):
+            yield replace(sample, states=states[end : end + num_known])
+            end += len(sample)
+
+
+def _mapped(path: Path, num_tokens: int) -> npt.NDArray[np.float16] | None:
+    try:
+        states: npt.NDArray[np.float16] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: damaged ({error}); remove it and its .npz") from None
+    if states.dtype != np.float16 or states.ndim != 2 or len(states) != num_tokens:
+        raise UsageError(f"{path}: does not belong to its .npz; remove both")
+    return states
+
+
+def _write_whole(
+    path: Path, content: npt.NDArray[np.generic] | dict[str, npt.NDArray[np.generic]]
+) -> None:
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as stream:
+            if isinstance(content, dict):
+                np.savez_compressed(stream, allow_pickle=False, **content)
+            else:
+                np.save(stream, content, allow_pickle=False)
+        sync(partial)
+        partial.rename(path)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -1,0 +1,57 @@
+"""The working folder of a run: text, the target's states, answers, and the run's checkpoint.
+
+target.json   which target wrote all this
+text/         shards (shards.py), shared by every run that is given this folder
+runs/NAME/    the checkpoint of the draft NAME (checkpoint.py)
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+from engines.errors import UsageError
+from export.distill.checkpoint import RunFolder
+from export.distill.options import Options
+
+
+class Work:
+    """A folder of this target's. Made if need be; one ``--work`` gave is kept at the end."""
+
+    def __init__(self, options: Options, fingerprint: str | None) -> None:
+        self.path = options.work_folder
+        self.text = self.path / "text"
+        self.run = RunFolder(self.path / "runs" / options.out.name)
+        self._is_given = options.work is not None
+        self._claim(fingerprint)
+        if self.run.exists() and not options.resume:
+            raise UsageError(
+                f"{self.run.path} holds an unfinished run for --out {options.out}; "
+                "go on with it by --resume, or remove that folder"
+            )
+
+    def finish(self) -> None:
+        """The draft is written: remove what only its making needed."""
+        shutil.rmtree(self.run.path if self._is_given else self.path, ignore_errors=True)
+
+    def _claim(self, fingerprint: str | None) -> None:
+        mark = self.path / "target.json"
+        wanted = {"fingerprint": fingerprint}
+        try:
+            if mark.exists():
+                if json.loads(mark.read_text(encoding="utf-8")) != wanted:
+                    raise UsageError(
+                        f"--work {self.path} belongs to another target; name another folder"
+                    )
+                return
+            # Not ours to fill, and OUT.work is removed at the end.
+            if self.path.is_dir() and any(self.path.iterdir()):
+                raise UsageError(
+                    f"{self.path} holds other files; name another folder for this run by --work"
+                )
+            self.path.mkdir(parents=True, exist_ok=True)
+            mark.write_text(json.dumps(wanted), encoding="utf-8")
+        except (OSError, ValueError) as error:
+            if isinstance(error, UsageError):
+                raise
+            raise UsageError(f"--work {self.path} cannot be used: {error}") from None

@@ -1,0 +1,127 @@
+"""Acceptance rows V as a user meets them: a pair that does not fit, a draft that is not there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from export.cli.entry import main
+from runtime.cli.entry import main as run
+from tests.helpers.checkpoints import make_draft, make_llama
+
+Command = Callable[[list[str]], int]
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return make_llama(tmp_path / "target")
+
+
+def failing(capsys: pytest.CaptureFixture[str], arguments: list[str], command: Command) -> str:
+    """The one line of a command that must fail with code 2."""
+    assert command(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    return err
+
+
+def build_arguments(target: Path, draft: Path | str, place: Path) -> list[str]:
+    limits = ["--max-len", "64", "--max-branches", "4", "--precision", "fp32"]
+    return ["build", "--target", str(target), "--draft", str(draft), "--out", str(place), *limits]
+
+
+def reversed_merges(folder: Path) -> Path:
+    path = make_llama(folder, layers=1) / "tokenizer.json"
+    document = json.loads(path.read_bytes())
+    document["model"]["merges"].reverse()
+    path.write_text(json.dumps(document), encoding="utf-8")
+    return folder
+
+
+DRAFTS: dict[str, tuple[Callable[[Path], Path], str]] = {
+    "v6 another tokenizer": (reversed_merges, "different tokenizers"),
+    "v7 no map": (lambda folder: make_draft(folder, with_map=False), "draft_vocab_size 300"),
+    "v8 ids for offsets": (
+        lambda folder: make_draft(folder, offsets=np.arange(300)),
+        "must hold offsets",
+    ),
+    "v8 an id twice": (
+        lambda folder: make_draft(folder, offsets=np.array([1, *[0] * 299])),
+        "target id 1",
+    ),
+    "v8 out of range": (
+        lambda folder: make_draft(folder, offsets=np.full(300, 21)),
+        "target id 320, outside",
+    ),
+    "v11 a wrong path": (lambda folder: folder / "nowhere", "nowhere"),
+}
+
+
+@pytest.mark.parametrize("kind", DRAFTS)
+def test_a_draft_that_does_not_fit_is_refused_and_leaves_no_bundle_without_it(
+    tmp_path: Path, target: Path, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    """V6, V7, V8, V11: elsewhere speculation stopped, or accepted nothing, and nobody was told."""
+    make, words = DRAFTS[kind]
+    arguments = build_arguments(target, make(tmp_path / "draft"), tmp_path / "b")
+    assert words in failing(capsys, [*arguments, "--quiet"], main)
+    assert not (tmp_path / "b").exists()
+
+
+def test_v6_a_bundle_without_a_draft_says_that_it_does_not_speculate_and_why(
+    tmp_path: Path, target: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "b"
+    assert main([*build_arguments(target, "none", place), "--quiet"]) == 0
+    capsys.readouterr()
+    generate = ["generate", "--bundle", str(place), "--prompt", "the cat", "--max-tokens", "4"]
+    assert run([*generate, "--json"]) == 0
+    out, err = capsys.readouterr()
+    answer: dict[str, Any] = json.loads(out)
+    assert answer["mode"] == "ar"
+    assert answer["note"] == "auto runs ar: there is no draft to speculate with"
+    assert answer["note"] in err
+    assert "rebuild the bundle with --draft" in failing(capsys, [*generate, "--mode", "ssd"], run)
+
+
+@pytest.mark.parametrize("mode", ["auto", "ar", "sd", "ssd"])
+def test_v11_a_bundle_whose_draft_is_damaged_is_not_run_without_it(
+    tmp_path: Path, target: Path, capsys: pytest.CaptureFixture[str], mode: str
+) -> None:
+    place = tmp_path / "b"
+    draft = make_draft(tmp_path / "draft")
+    assert main([*build_arguments(target, draft, place), "--quiet"]) == 0
+    capsys.readouterr()
+    (place / "draft" / "model.onnx").unlink()
+    generate = ["generate", "--bundle", str(place), "--prompt", "the cat", "--mode", mode]
+    assert "draft/model.onnx" in failing(capsys, generate, run)
+
+
+def test_build_prints_figures_that_no_fidelity_leaves_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = make_llama(tmp_path / "t", hidden=64, intermediate=128)
+    found = []
+    for options in ([], ["--no-fidelity"]):
+        place = str(tmp_path / f"b{len(options)}")
+        arguments = ["build", "--target", str(target), "--max-len", "64", "--out", place, "--json"]
+        assert main([*arguments, "--precision", "int4", *options]) == 0
+        out, err = capsys.readouterr()
+        found.append((json.loads(out)["engines"]["target"], err))
+        assert main([*arguments, "--precision", "int4", *options]) == 0
+        out, err = capsys.readouterr()
+        assert json.loads(out)["cache_hit"]
+        assert ("mean KL divergence" in err) == (not options)  # said again, not measured again
+    (measured, said), (left_out, silent) = found
+    assert set(measured["fidelity"]) == {"num_positions", "agreement", "mean_kl"}
+    assert "mean KL divergence" in said
+    assert left_out["fidelity"] is None
+    assert "KL" not in silent
+    assert (measured["stored"], measured["computed_in"]) == (["F32"], "float32")

@@ -1,0 +1,267 @@
+"""The target writes: many rows at once, tasks over what it wrote, shards that survive a stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engines.errors import UsageError
+from export.checkpoint.api import open_checkpoint
+from export.distill import shards, write
+from export.distill.author import Author
+from export.distill.chat import Frame, frame_of
+from export.distill.corpus import Sample
+from export.distill.generate import Done, Generator, Job
+from export.distill.llama import Llama
+from export.distill.noise import GumbelNoise
+from export.distill.stop import Stop, held_back
+from export.distill.text import load_target
+from tests.helpers.checkpoints import make_llama
+
+
+def model_in(folder: Path) -> Llama:
+    return load_target(open_checkpoint(make_llama(folder / "m")))
+
+
+def alone(model: Llama, prompt: list[int], num_tokens: int) -> list[int]:
+    import torch
+
+    sequence = list(prompt)
+    for _ in range(num_tokens):
+        with torch.no_grad():
+            logits = model.logits(model.hidden(torch.tensor([sequence])))
+        sequence.append(int(logits[0, -1].argmax()))
+    return sequence[len(prompt) :]
+
+
+def generator_for(model: Llama, num_rows: int, end_ids: tuple[int, ...] = ()) -> Generator:
+    noise = GumbelNoise(model.spec.vocab_size, num_rows, 0)
+    return Generator(
+        model, num_rows=num_rows, max_len=64, end_ids=end_ids, noise=noise, keep_states=True
+    )
+
+
+@pytest.mark.torch
+def test_rows_write_what_each_prompt_alone_would(tmp_path: Path) -> None:
+    """Refilled rows, stale cache rows, positions: a slip lets one sequence change another."""
+    import torch
+
+    model = model_in(tmp_path)
+    rng = np.random.default_rng(0)
+    prompts = [rng.integers(3, 300, rng.integers(1, 40)).tolist() for _ in range(11)]
+    jobs = [Job(prompt, 1 + 5 * (n % 4), 0.0, n) for n, prompt in enumerate(prompts)]
+    left = list(jobs)
+    done = list(generator_for(model, 3).run(lambda: left.pop(0) if left else None))
+    assert sorted(each.job.tag for each in done) == list(range(11))
+    for each in done:
+        prompt = list(each.job.prompt)
+        assert each.answer == alone(model, prompt, each.job.max_tokens)
+        with torch.no_grad():
+            states = model.hidden(torch.tensor([prompt + each.answer]))[0, :-1].numpy()
+        assert each.states.shape == states.shape
+        np.testing.assert_allclose(each.states, states, atol=0.02)
+
+
+@pytest.mark.torch
+def test_an_answer_ends_with_its_end_id(tmp_path: Path) -> None:
+    model = model_in(tmp_path)
+    answer = alone(model, [5, 6, 7], 12)
+    left = [Job([5, 6, 7], 12, 0.0)]
+    [done] = generator_for(model, 2, (answer[4],)).run(lambda: left.pop() if left else None)
+    assert done.answer == answer[: answer.index(answer[4]) + 1]
+
+
+@pytest.mark.torch
+def test_a_stop_keeps_what_has_been_written(tmp_path: Path) -> None:
+    model = model_in(tmp_path)
+    asked = iter([False] * 5 + [True] * 100)
+    [done] = generator_for(model, 1).run(lambda: Job([9, 8], 50, 0.0), lambda: next(asked))
+    assert 0 < len(done.answer) < 50
+    assert done.answer == alone(model, [9, 8], len(done.answer))
+
+
+@pytest.mark.torch
+def test_noise_draws_from_the_softmax() -> None:
+    """Noise of the wrong law (or its sign) would write text that the target does not write.
+
+    False alarm: chi-square with 3 degrees of freedom above 16.3, one in a thousand seeds.
+    """
+    import torch
+
+    logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
+    noise = GumbelNoise(4, 100, seed=3)
+    drawn = torch.cat(
+        [noise.sample(logits.repeat(100, 1), torch.full((100,), 0.8)) for _ in range(40)]
+    )
+    expected = 4000 * (logits / 0.8).softmax(0).numpy()
+    found = np.bincount(drawn.numpy(), minlength=4)
+    assert float(((found - expected) ** 2 / expected).sum()) < 16.3
+    assert set(noise.sample(logits.repeat(100, 1), torch.zeros(100)).tolist()) == {0}
+
+
+def toy_frame() -> Frame:
+    """One id a character."""
+    return Frame(
+        before="<u>",
+        after="<a>",
+        encode=lambda text: [ord(each) for each in text],
+        decode=lambda ids: "".join(chr(each) for each in ids if each != 2),
+        end_ids=(2,),
+    )
+
+
+def written(text: str) -> list[int]:
+    return [*(ord(each) for each in text), 2]
+
+
+def shown(job: Job) -> str:
+    return "".join(map(chr, job.prompt))
+
+
+def done(job: Job, text: str) -> Done:
+    return Done(job, written(text), np.zeros((len(job.prompt) + len(text), 0), np.float16))
+
+
+def test_a_question_is_answered_as_a_users_would_be() -> None:
+    """The answer's prompt is the whole chat template around opening and continuation."""
+    author = Author(toy_frame(), seed=1, max_len=10_000)
+    job = next(j for j in iter(author.next_job, None) if not shown(j).endswith("<a>"))
+    assert shown(job).startswith("<u>")
+    assert author.take(done(job, " is this?")) is None
+    answer = author.next_job()
+    assert shown(answer) == shown(job) + " is this?<a>"
+    taken = author.take(done(answer, "That."))
+    assert taken is not None
+    sample, prompt_index = taken
+    assert sample.ids[sample.answer_start :].tolist() == written("That.")
+    assert prompt_index is None
+
+
+def test_answers_become_passages_of_every_kind_of_task() -> None:
+    """Without tasks over passages the draft is weak at translation, summaries and documents."""
+    author = Author(toy_frame(), seed=2, max_len=100_000)
+    passage = "A fox ran over the hill. It saw a hen. The hen flew off. " * 3
+    seen = []
+    for _ in range(1200):
+        job = author.next_job()
+        seen.append(shown(job))
+        author.take(done(job, passage))
+    tasks = [each for each in seen if passage.strip()[:23] in each]
+    kinds = ("ummar", "English to", "to English", "Document 2", "word for word", "Rewrite")
+    for kind in kinds:
+        assert any(kind in each for each in tasks), kind
+    assert any("How many" in each for each in seen)
+
+
+def test_the_users_prompts_come_first_and_once() -> None:
+    author = Author(toy_frame(), 0, [(4, "mine"), (7, "too")], max_len=1000)
+    first, second = author.next_job(), author.next_job()
+    assert [shown(first), shown(second)] == ["<u>mine<a>", "<u>too<a>"]
+    taken = [author.take(done(job, "ok")) for job in (first, second)]
+    assert [each and each[1] for each in taken] == [4, 7]
+    assert not any("mine" in shown(author.next_job()) for _ in range(50))
+
+
+def test_a_prompt_without_room_for_an_answer_is_left_out() -> None:
+    author = Author(toy_frame(), 0, [(0, "x" * 300), (1, "short")], max_len=200)
+    assert shown(author.next_job()) == "<u>short<a>"
+
+
+def test_sums_without_room_for_an_answer_are_left_out() -> None:
+    """A target of few positions: nothing is queued then, and there is something else to write."""
+    author = Author(toy_frame(), seed=3, max_len=60)
+    assert all(len(author.next_job().prompt) < 60 for _ in range(200))
+
+
+@pytest.mark.torch
+def test_writing_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a stop nothing written is lost, no prompt is answered twice, and text is new."""
+    monkeypatch.setattr("export.distill.write.NUM_ROWS", {"cpu": 4})
+    monkeypatch.setattr("export.distill.author.ANSWER_TOKENS", 12)
+    checkpoint = open_checkpoint(make_llama(tmp_path / "m"))
+    target, frame, folder = load_target(checkpoint), frame_of(checkpoint), tmp_path / "text"
+    ticks = iter(range(10**9))
+
+    def go(seconds: float, stop: Stop) -> list[Sample]:
+        write.write_text(
+            target, frame, folder, seconds=seconds, seed=5, prompts=["hello", "there", "you"],
+            keep_states=True, stop=stop, clock=lambda: float(next(ticks)),
+            report=lambda *_: stop.ask(signal.SIGINT) if seconds > 1000 else None,
+        )  # fmt: skip
+        return list(shards.read(folder, shards.names(folder, write.PREFIX), 320))
+
+    first = go(2000.0, Stop())  # stopped at the first answer
+    assert 1 <= len(first) <= 4
+    spent = write.seconds_spent(folder)
+    second = go(spent + 100.0, Stop())
+    assert len(second) > len(first)
+    assert [s.ids.tolist() for s in second[: len(first)]] == [s.ids.tolist() for s in first]
+    names = shards.names(folder, write.PREFIX)
+    answered = [index for name in names for index in shards.notes(folder, name).prompts]
+    assert sorted(answered) == [0, 1, 2]
+    assert write.seconds_spent(folder) >= spent + 100.0
+    for sample in second:
+        assert sample.states is not None
+        assert sample.states.shape == (len(sample) - 1, 32)
+
+
+def test_a_shard_is_whole_or_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    states = np.ones((3, 8), np.float16)
+    sample = Sample(np.array([1, 2, 3, 4]), 2, 0.5, states)
+    shards.write(tmp_path, "a-0", [sample, sample], shards.Notes(2.5, (3,)))
+    [one, two] = shards.read(tmp_path, shards.names(tmp_path, "a"), 10)
+    assert two.states is not None
+    assert two.states.tolist() == states.tolist()
+    assert (one.ids.tolist(), one.temperature) == ([1, 2, 3, 4], 0.5)
+    assert shards.notes(tmp_path, "a-0") == shards.Notes(2.5, (3,))
+
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(np, "savez_compressed", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        shards.write(tmp_path, "a-1", [sample])
+    assert shards.names(tmp_path, "a") == ["a-0"]
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_states_of_other_text_are_refused(tmp_path: Path) -> None:
+    shards.write(tmp_path, "a-0", [Sample(np.array([1, 2]), 1, 0.0, np.ones((2, 8), np.float16))])
+    np.save(tmp_path / "a-0.npy", np.ones((5, 8), np.float16))
+    with pytest.raises(UsageError, match="does not belong"):
+        list(shards.read(tmp_path, ["a-0"], 10))
+
+
+def interrupt_myself() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_signal_waits_and_then_acts() -> None:
+    """Acting at once, it would leave a step or a file half done; forgotten, nothing would end."""
+    noted = []
+
+    def work() -> None:
+        with held_back() as stop:
+            noted.append(bool(stop))
+            interrupt_myself()
+            noted.append(bool(stop))
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert noted == [False, True]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_second_signal_does_not_wait() -> None:
+    def work() -> None:
+        with held_back():
+            interrupt_myself()
+            interrupt_myself()
+            pytest.fail("the second ctrl-C was held back too")
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
