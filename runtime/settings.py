@@ -77,7 +77,8 @@ def settle(
 
     Raises UsageError, BundleIncompatibleError or CapacityError for what cannot be.
     """
-    for name, value in (("mode", mode), ("verify", verify), ("fallback", fallback)):
+    names = {"mode": mode, "verify": verify, "fallback": fallback, "backend": backend or ""}
+    for name, value in names.items():
         if not isinstance(value, str):
             raise UsageError(f"{name} is {value!r}, expected a name")
     num_draft = _count("num_draft", num_draft)

@@ -224,6 +224,7 @@ def test_auto_on_gpus_goes_by_the_devices_and_says_so(device: str, mode: str) ->
         ({"tensor_parallel": "2"}, "tensor_parallel is '2'"),
         ({"draft_sm_share": 0.25}, "--draft-sm-share .*ONNX Runtime"),
         ({"device": 0}, "device is 0, expected a name"),
+        ({"backend": 3}, "backend is 3, expected a name"),
         ({"device": "tpu"}, "--device 'tpu' is no device"),
     ],
 )
