@@ -24,7 +24,9 @@ def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
 def package(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     (folder / "tensorrt.py").write_text(code, encoding="utf-8")
     monkeypatch.syspath_prepend(str(folder))
-    monkeypatch.delitem(sys.modules, "tensorrt", raising=False)
+    # Set and taken out again: what gets in now is taken out when the test ends.
+    monkeypatch.setitem(sys.modules, "tensorrt", None)
+    del sys.modules["tensorrt"]
 
 
 @pytest.mark.parametrize(("name", "extra"), [("tensorrt-rtx", "rtx"), ("tensorrt", "tensorrt")])

@@ -70,9 +70,11 @@ def test_a_trace_holds_both_lanes_and_every_round(
     trace = json.loads(file.read_text())
     assert trace["otherData"]["mode"] == mode
     names = [(event["cat"], event["name"]) for event in trace["traceEvents"] if event["ph"] == "X"]
-    assert names.count(("target", "verify")) == record["num_rounds"]
+    # The host queues a round before it reads the last one: one more may have begun, for nobody.
+    assert names.count(("target", "verify")) - record["num_rounds"] in (0, 1)
     num_drafting = names.count(("draft", "draft" if mode == "sd" else "prepare"))
-    assert record["num_rounds"] - num_drafting in (0, 1)  # closing drops what had not begun
+    # Of these closing may have dropped what had not begun.
+    assert record["num_rounds"] - num_drafting in (-1, 0, 1)
     moments = [event["name"] for event in trace["traceEvents"] if event["ph"] == "i"]
     if mode == "ssd":
         assert moments.count("hit") == record["num_hits"]
