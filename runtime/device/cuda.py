@@ -39,7 +39,6 @@ from runtime.device.cuda_lane import CudaLane, CudaMark, current_stream
 from runtime.device.cuda_link import CudaLink
 from runtime.device.cuda_memory import CudaBuffer, CudaHeap
 from runtime.device.cuda_partition import SmPartitions
-from runtime.device.cuda_ring import PinnedRing
 from runtime.device.host import HostDevice
 from runtime.device.lane import HOST, Clock, Launch, Mark, WaitFor, work_name
 from runtime.device.queued import QueuedEvent, QueuedGraph, QueuedStream
@@ -51,7 +50,6 @@ __all__ = [
     "CudaStream",
     "CudaStreamOptions",
     "Enqueue",
-    "PinnedRing",
     "current_stream",
     "load_cuda",
 ]

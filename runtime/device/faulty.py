@@ -7,11 +7,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Event as Flag
 
-import numpy.typing as npt
-
 from engines.errors import BackendError, DeviceError
-from runtime.device.api import Access, Buffer, Device, Event, Graph, Stream
+from runtime.device.api import Access, Device, Stream
 from runtime.device.seeded import SeededDevice
+from runtime.device.wrapped import WrappedDevice, WrappedStream
 
 # Only a stall that nobody releases lasts so long; its thread must end some time.
 _LONGEST_S = 120.0
@@ -67,50 +66,29 @@ class Fault:
         self._on_release.append(let_go)
 
 
-class FaultyDevice:
-    """See ``api.Device``; ``inner`` does it all and is closed with this one. Closing releases
-    what stalls."""
+class FaultyDevice(WrappedDevice):
+    """See ``api.Device``. Closing releases what stalls."""
 
     def __init__(self, inner: Device, faults: Sequence[Fault] = ()) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._faults = faults
-
-    @property
-    def name(self) -> str:
-        return self._inner.name
 
     def create_stream(self, name: str, *, cores: Sequence[int] | None = None) -> Stream:
         faults = [fault for fault in self._faults if fault.stream == name]
-        return _FaultyStream(self._inner, self._inner.create_stream(name, cores=cores), faults)
-
-    def create_event(self, name: str = "") -> Event:
-        return self._inner.create_event(name)
-
-    def allocate(self, name: str, shape: Sequence[int], dtype: npt.DTypeLike) -> Buffer:
-        return self._inner.allocate(name, shape, dtype)
-
-    def host_access(
-        self, *, reads: Sequence[Access] = (), writes: Sequence[Access] = (), label: str = ""
-    ) -> None:
-        self._inner.host_access(reads=reads, writes=writes, label=label)
+        return _FaultyStream(self._inner.create_stream(name, cores=cores), self._inner, faults)
 
     def close(self) -> None:
         for fault in self._faults:
             fault.release()
-        self._inner.close()
+        super().close()
 
 
 @dataclass(frozen=True, slots=True)
-class _FaultyStream:
+class _FaultyStream(WrappedStream):
     """Counts the work of each label, on this stream and on others of its name before it."""
 
     device: Device
-    inner: Stream
     faults: Sequence[Fault]
-
-    @property
-    def name(self) -> str:
-        return self.inner.name
 
     def launch(
         self,
@@ -132,29 +110,3 @@ class _FaultyStream:
             else:
                 work = fault.wrap(work)
         self.inner.launch(work, reads=reads, writes=writes, label=label)
-
-    def record(self, event: Event | None = None) -> Event:
-        return self.inner.record(event)
-
-    def wait(self, event: Event) -> None:
-        self.inner.wait(event)
-
-    def sync(self) -> None:
-        self.inner.sync()
-
-    def begin_capture(self) -> None:
-        self.inner.begin_capture()
-
-    def end_capture(self) -> Graph:
-        return _FaultyGraph(self.inner.end_capture())
-
-    def close(self) -> None:
-        self.inner.close()
-
-
-@dataclass(frozen=True, slots=True)
-class _FaultyGraph:
-    inner: Graph
-
-    def launch(self, stream: Stream) -> None:
-        self.inner.launch(stream.inner if isinstance(stream, _FaultyStream) else stream)

@@ -19,7 +19,6 @@ from runtime.device.cuda import (
     CudaLink,
     CudaStreamOptions,
     Enqueue,
-    PinnedRing,
     current_stream,
     load_cuda,
 )
@@ -168,20 +167,6 @@ def test_shares_are_disjoint_or_refused_by_name() -> None:
         assert (seen.array == 9).all()
     finally:
         device.close()
-
-
-def test_the_ring_brings_back_what_was_pushed(device: CudaDevice) -> None:
-    a, x = device.create_stream("a"), device.allocate("x", (8,), np.uint8)
-    ring = PinnedRing(a, "ring", (8,), np.uint8, num_slots=4)
-    popped = []
-    for value in range(100):
-        if ring.num_waiting == 4:
-            popped.append(int(ring.pop()[0]))
-        a.launch(partial(fill, x, value))
-        ring.push(x)
-    while ring.num_waiting:
-        popped.append(int(ring.pop()[0]))
-    assert popped == list(range(100))
 
 
 def test_a_link_between_two_gpus() -> None:
