@@ -79,9 +79,9 @@ def _first_merge(ours: Sequence[tuple[str, ...]], theirs: Sequence[tuple[str, ..
 
 def _parse(tokenizer: bytes, name: str) -> Mapping[str, object]:
     try:
-        document = json.loads(tokenizer)
+        document: dict[str, object] = json.loads(tokenizer)
         if isinstance(document["model"], dict):
-            return document  # type: ignore[no-any-return]
+            return document
     except (ValueError, KeyError, TypeError, RecursionError):
         pass
     raise CheckpointError(f"the tokenizer.json of {name} is damaged or not a tokenizer")
