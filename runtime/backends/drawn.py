@@ -20,6 +20,7 @@ would have to mean something, and do not.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -82,8 +83,9 @@ class _DrawnSession(HostSession["DrawnStep"]):
         self._answer(step)
         self._pace(began, self._call_s(step.shape))
 
+    @abstractmethod
     def _answer(self, step: DrawnStep) -> None:
-        raise NotImplementedError
+        """Fill in the outputs of one call."""
 
     def _make_step(self, shape: CallShape) -> DrawnStep:
         slots, tokens, rows = shape.num_slots, shape.num_tokens, shape.num_logits
