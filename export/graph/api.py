@@ -92,7 +92,7 @@ def build_graph(request: GraphRequest, progress: Progress | None = None) -> Grap
             f"{len(unused)} tensor(s) of the checkpoint have no place in a {request.spec.family} "
             f"graph, first {unused[0]}; refusing to drop weights silently"
         )
-    rewrite_for(request.backend, model)
+    rewrite_for(request.backend, model, request.spec)
     return decoder.result(model)
 
 

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 import onnx_ir as ir
 
+from export.checkpoint.spec import ModelSpec
 from export.graph.decoder import ATTENDED
 from export.graph.precision import ONNXRUNTIME
 
 ROWS = "L"
+TOKEN_AXIS = 2
+"""Of queries [B, H, T, D] and of masks [B, 1, T, L]."""
 
 
-def rewrite_for(backend: str, model: ir.Model) -> None:
+def rewrite_for(backend: str, model: ir.Model, spec: ModelSpec) -> None:
     """Apply the backend's rewrites in place. TensorRT takes the canonical graph."""
     if backend == ONNXRUNTIME:
         bind_attended_rows(model)
-        pad_single_queries(model)
+        split_heads_once(model, spec)
+        if spec.num_heads > spec.num_kv_heads:
+            group_queries(model, spec)
+        else:
+            pad_single_queries(model)
 
 
 def bind_attended_rows(model: ir.Model) -> None:
@@ -26,27 +36,78 @@ def bind_attended_rows(model: ir.Model) -> None:
     for node in list(model.graph):
         if node.op_type == "Slice" and (node.name or "").endswith(ATTENDED):
             ir.convenience.replace_all_uses_with(node.outputs[0], node.inputs[0])  # type: ignore[arg-type]
-            model.graph.remove(node, safe=True)
+            _remove_unread(model.graph, node.outputs[0])
     for value in [*model.graph.inputs, *model.graph.outputs]:
         if (value.name or "").startswith("kv."):
             shape = list(value.shape)  # type: ignore[arg-type]
             value.shape = ir.Shape([*shape[:2], ROWS, shape[3]])
-    for node in list(model.graph):
-        if node.name == "rows" and not node.outputs[0].uses():
-            model.graph.remove(node, safe=True)
 
 
-def pad_single_queries(model: ir.Model) -> None:
-    """Give Attention two query rows where the call has one, so that every T rounds alike.
+def split_heads_once(model: ir.Model, spec: ModelSpec) -> None:
+    """Cut queries, keys and values apart after one Transpose of all heads, where each had its own.
 
-    ONNX Runtime's Attention takes another path for one query row and rounds differently there,
-    which would make plain decoding and verification differ. Row 0 is doubled when T = 1 (its
-    mask with it, so no row is fully masked); nothing is copied in for T >= 2.
+    Left alone where something else (a norm, the heads' own) stands before the Transpose.
+    """
+    heads = (spec.num_heads, spec.num_kv_heads, spec.num_kv_heads)
+    for split in [node for node in model.graph if (node.name or "").endswith(".attention.split")]:
+        old = [_by_head(part) for part in split.outputs]
+        if None in old:
+            continue
+        maker = _Maker(model.graph, split)
+        fused = split.inputs[0]
+        every = maker.op(
+            "Reshape", [fused, maker.ints(0, 0, sum(heads), spec.head_dim)], f"{split.name}.heads"
+        )
+        every = maker.op("Transpose", [every], f"{split.name}.by_head", perm=[0, 2, 1, 3])
+        new = maker.ops("Split", [every, maker.ints(*heads)], f"{split.name}.parts", 3, axis=1)
+        for before, after in zip(old, new, strict=True):
+            assert before is not None
+            ir.convenience.replace_all_uses_with(before, after)
+            _remove_unread(model.graph, before)
+
+
+def group_queries(model: ir.Model, spec: ModelSpec) -> None:
+    """Let the query heads that share keys be rows of one head: as many heads as keys have.
+
+    ONNX Runtime's Attention reads keys and values once a query head, and takes another path, which
+    rounds differently, for a head of one row; so plain decoding and verification would differ. In
+    memory [B, H, T, D] is [B, Hkv, H / Hkv * T, D]. The mask is repeated to fit, and made numbers
+    once, which each layer would do for itself.
     """
     graph = model.graph
     attentions = [node for node in graph if node.op_type == "Attention"]
-    if not attentions:
-        return
+    maker = _Maker(graph, attentions[0])
+    grouped_masks: dict[str, ir.Value] = {}
+    for node in attentions:
+        maker.before = node
+        mask = node.inputs[3]
+        assert mask is not None
+        name = f"{mask.name}.grouped"
+        if name not in grouped_masks:
+            hidden = maker.number("hidden", float(np.finfo(np.float32).min))
+            bias = maker.op("Where", [mask, maker.number("seen", 0), hidden], f"{mask.name}.bias")
+            copies = [bias] * (spec.num_heads // spec.num_kv_heads)
+            grouped_masks[name] = maker.op("Concat", copies, name, axis=TOKEN_AXIS)
+        grouped = maker.ints(0, spec.num_kv_heads, -1, spec.head_dim)
+        rows = maker.op("Reshape", [node.inputs[0], grouped], f"{node.name}.query_grouped")
+        node.replace_input_with(0, rows)
+        node.replace_input_with(3, grouped_masks[name])
+        users = list(node.outputs[0].uses())
+        maker.before = users[0].node
+        apart = maker.ints(0, spec.num_heads, -1, spec.head_dim)
+        heads = maker.op("Reshape", [node.outputs[0], apart], f"{node.name}.ungrouped")
+        for use in users:
+            use.node.replace_input_with(use.idx, heads)
+
+
+def pad_single_queries(model: ir.Model) -> None:
+    """Give Attention two query rows where the call has one: every query head has its own keys.
+
+    See ``group_queries`` for why. Row 0 is doubled when T = 1 (its mask with it, so no row is fully
+    masked); nothing is copied in for T >= 2.
+    """
+    graph = model.graph
+    attentions = [node for node in graph if node.op_type == "Attention"]
     tokens = _input(graph, "tokens")
     maker = _Maker(graph, attentions[0])
     count = maker.op("Shape", [tokens], "query_rows", start=1, end=2)
@@ -75,32 +136,79 @@ def pad_single_queries(model: ir.Model) -> None:
 
 
 class _Maker:
-    """Inserts nodes before ``before`` and shares int constants."""
+    """Inserts nodes before ``before`` and shares constants."""
 
     def __init__(self, graph: ir.Graph, before: ir.Node) -> None:
         self.graph = graph
         self.before = before
 
-    def ints(self, value: int) -> ir.Value:
-        name = f"const.{value}"
+    def ints(self, *values: int) -> ir.Value:
+        name = "const." + "_".join(str(value) for value in values)
+        return self._constant(name, ir.tensor(list(values), dtype=ir.DataType.INT64, name=name))
+
+    def number(self, name: str, value: float) -> ir.Value:
+        """A float32 scalar."""
+        name = f"const.{name}"
+        return self._constant(name, ir.tensor(value, dtype=ir.DataType.FLOAT, name=name))
+
+    def op(
+        self, kind: str, inputs: Sequence[ir.Value | None], name: str, **attributes: object
+    ) -> ir.Value:
+        (value,) = self.ops(kind, inputs, name, 1, **attributes)
+        value.name = name
+        return value
+
+    def ops(
+        self,
+        kind: str,
+        inputs: Sequence[ir.Value | None],
+        name: str,
+        num_outputs: int,
+        **attributes: object,
+    ) -> Sequence[ir.Value]:
+        attrs = ir.convenience.convert_attributes(attributes)  # type: ignore[arg-type]
+        node = ir.Node("", kind, inputs, attrs, num_outputs=num_outputs, name=name)
+        for index, value in enumerate(node.outputs):
+            value.name = f"{name}.{index}"
+        self.graph.insert_before(self.before, node)
+        return node.outputs
+
+    def doubled(self, value: ir.Value | None, extra: ir.Value, name: str) -> ir.Value:
+        """``value`` with its first ``extra`` tokens repeated at the end."""
+        cut = [value, self.ints(0), extra, self.ints(TOKEN_AXIS)]
+        head = self.op("Slice", cut, f"{name}.extra")
+        return self.op("Concat", [value, head], name, axis=TOKEN_AXIS)
+
+    def _constant(self, name: str, tensor: ir.TensorProtocol) -> ir.Value:
         if name not in self.graph.initializers:
-            tensor = ir.tensor([value], dtype=ir.DataType.INT64, name=name)
             self.graph.register_initializer(ir.Value(name=name, const_value=tensor))
         return self.graph.initializers[name]
 
-    def op(
-        self, kind: str, inputs: list[ir.Value | None], name: str, **attributes: object
-    ) -> ir.Value:
-        attrs = ir.convenience.convert_attributes(attributes)  # type: ignore[arg-type]
-        node = ir.Node("", kind, inputs, attrs, name=name)
-        node.outputs[0].name = name
-        self.graph.insert_before(self.before, node)
-        return node.outputs[0]
 
-    def doubled(self, value: ir.Value | None, extra: ir.Value, name: str) -> ir.Value:
-        """``value`` with its first ``extra`` rows (axis 2) repeated at the end."""
-        head = self.op("Slice", [value, self.ints(0), extra, self.ints(2)], f"{name}.extra")
-        return self.op("Concat", [value, head], name, axis=2)
+def _by_head(part: ir.Value) -> ir.Value | None:
+    """What becomes of a part of the fused projection, if it is just brought into heads."""
+    value = part
+    for kind in ("Reshape", "Transpose"):
+        uses = list(value.uses())
+        if len(uses) != 1 or uses[0].node.op_type != kind:
+            return None
+        value = uses[0].node.outputs[0]
+    return value
+
+
+def _remove_unread(graph: ir.Graph, value: ir.Value) -> None:
+    """Remove what gives ``value``, and all before it, where nothing else reads it."""
+    node = value.producer()
+    if node is None:
+        if not value.uses():
+            graph.initializers.pop(value.name or "", None)
+        return
+    if any(output.uses() for output in node.outputs):
+        return
+    inputs = [each for each in node.inputs if each is not None]
+    graph.remove(node, safe=True)
+    for each in inputs:
+        _remove_unread(graph, each)
 
 
 def _input(graph: ir.Graph, name: str) -> ir.Value:

@@ -21,6 +21,7 @@ from engines.tensors import DType, TensorSpec
 from runtime.backends.api import CallShape
 from runtime.backends.caches import RowBuckets
 from runtime.backends.host import HostSession
+from runtime.backends.huge_pages import huge_pages
 from runtime.backends.outputs import Outputs
 from runtime.backends.vocab_map import load_vocab_map
 from runtime.device.api import Device
@@ -67,9 +68,10 @@ class OrtSession(HostSession["OrtStep"]):
         options.log_severity_level = 3
         options.add_session_config_entry(*INT8_COMPUTE)
         try:
-            self._runtime = onnxruntime.InferenceSession(
-                str(self._folder / MODEL_FILE), options, providers=["CPUExecutionProvider"]
-            )
+            with huge_pages():
+                self._runtime = onnxruntime.InferenceSession(
+                    str(self._folder / MODEL_FILE), options, providers=["CPUExecutionProvider"]
+                )
         except Exception as error:
             raise BackendError(
                 f"ONNX Runtime {onnxruntime.__version__} cannot load {self._folder / MODEL_FILE}: "

@@ -96,7 +96,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
         rope_scaling={"rope_type": "linear", "factor": 8.0}, final_logit_softcapping=3.0
     ),
     "phi3": _config(
-        "Phi3ForCausalLM", "phi3", pad_token_id=EOS_ID, sliding_window=WINDOW + 1, rope_scaling=None
+        "Phi3ForCausalLM",
+        "phi3",
+        pad_token_id=EOS_ID,
+        num_key_value_heads=4,  # each query head has its own keys
+        sliding_window=WINDOW + 1,
+        rope_scaling=None,
     ),
     "phi3-long": _config(
         "Phi3ForCausalLM",

@@ -144,7 +144,7 @@ def test_absurd_values_are_named(name: str, changes: dict[str, Any], message: st
 def test_fused_projections_and_biases_are_expected_where_a_family_has_them() -> None:
     """X2: a weight that is not expected is refused, so the table has to know each of them."""
     phi = weight_shapes(read("phi3"))
-    assert phi["model.layers.1.self_attn.qkv_proj.weight"] == (64 + 2 * 32, 64)
+    assert phi["model.layers.1.self_attn.qkv_proj.weight"] == (3 * 64, 64)
     assert phi["model.layers.1.mlp.gate_up_proj.weight"] == (2 * 96, 64)
     assert not any("q_proj" in name for name in phi)
     biases = {n.split(".", 3)[3] for n in weight_shapes(read("qwen2")) if n.endswith("bias")}

@@ -199,7 +199,7 @@ def masks_of(model: onnx.ModelProto) -> list[str]:
 def test_local_layers_share_one_window_and_the_others_have_none(tmp_path: Path) -> None:
     """X3, X15: opset 24 has no window attribute, so it has to be a mask."""
     model = graph_of(make_model(tmp_path, "gemma3"))
-    assert masks_of(model) == ["window.mask.padded"] * 2 + ["mask.padded"]
+    assert masks_of(model) == ["window.mask.grouped"] * 2 + ["mask.grouped"]
     assert [node.op_type for node in model.graph.node].count("And") == 1
 
 
@@ -218,7 +218,7 @@ def test_a_window_that_no_call_reaches_past_is_left_out(
     """The window of 200 positions costs nothing in an engine that is built for 160."""
     make_model(tmp_path, "mistral", sliding_window=200)
     masks = masks_of(graph_of(tmp_path, max_len=max_len))
-    assert masks == ["window.mask.padded" if has_window else "mask.padded"] * 2
+    assert masks == ["window.mask.grouped" if has_window else "mask.grouped"] * 2
 
 
 def test_a_branch_longer_than_the_window_is_refused(tmp_path: Path) -> None:
