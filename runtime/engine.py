@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from threading import Lock
 
 from engines.errors import BackendError, DeviceError, SsdError, UsageError
 from runtime.completion import Answer
 from runtime.loading.api import Pair
 from runtime.request import whole_number
+from runtime.scheduler import Scheduler
 
 
 class Engine:
@@ -55,11 +56,51 @@ class Engine:
                     answer.mute()
                 if self._is_own_process:
                     self._drain(answers)
-                if self._is_closed and isinstance(error, BackendError | DeviceError):
-                    raise UsageError("the LLM was closed while this request ran") from error
+                if (closed := self.closed_by(error)) is not None:
+                    raise closed from error
                 raise
             finally:
                 self._answers = ()
+
+    def pieces(self, answer: Answer, shown: list[str]) -> Generator[str, None, None]:
+        """Run one request as its reader asks for text; ``shown`` is where the answer puts it."""
+
+        def run() -> Generator[str, None, None]:
+            try:
+                yield ""
+                with closing(self.steps([answer])) as steps:
+                    for _ in steps:
+                        while shown:
+                            yield shown.pop(0)
+            except GeneratorExit:
+                answer.request.cancel()
+                raise
+            finally:
+                if answer.request.finish_reason is not None:  # else it was refused
+                    answer.finish()
+
+        running = run()
+        next(running)  # closing a generator that has not begun runs none of its code
+        return running
+
+    @contextmanager
+    def held(self) -> Iterator[Scheduler]:
+        """The scheduler, for a caller that drives it by itself: other calls are refused meanwhile.
+        Raises UsageError as ``steps`` does."""
+        with self._one_at_a_time():
+            yield self._pair.scheduler
+
+    def require_usable(self) -> None:
+        """Raise UsageError where the LLM is closed, or was opened in another process."""
+        self._require_own_process()
+        if self._is_closed:
+            raise UsageError("this LLM is closed; open the bundle again with LLM.open")
+
+    def closed_by(self, error: BaseException) -> UsageError | None:
+        """What to tell instead of ``error`` where it comes of the LLM being closed meanwhile."""
+        if self._is_closed and isinstance(error, BackendError | DeviceError):
+            return UsageError("the LLM was closed while this request ran")
+        return None
 
     def cancel(self, index: int | None = None) -> None:
         """End what runs now, or the one at ``index`` of it, from any thread or a callback."""
@@ -91,13 +132,11 @@ class Engine:
 
     @contextmanager
     def _one_at_a_time(self) -> Iterator[None]:
-        self._require_own_process()
-        if self._is_closed:
-            raise UsageError("this LLM is closed; open the bundle again with LLM.open")
+        self.require_usable()
         if not self._turn.acquire(blocking=False):
             raise UsageError(
                 "this LLM is in the middle of another request and runs one call at a time; wait "
-                "for it, close its stream, or open one LLM a thread"
+                "for it, close its stream, or ask the AsyncLLM that serves many callers"
             )
         try:
             yield

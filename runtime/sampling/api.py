@@ -19,10 +19,11 @@ import numpy.typing as npt
 
 from engines.errors import UsageError
 from runtime.sampling import coupled, ratio
-from runtime.sampling.logits import without_banned
+from runtime.sampling.logits import adjusted
 from runtime.sampling.noise import NoiseCache, Purpose, uniform
 from runtime.sampling.params import SamplingParams
 from runtime.sampling.proposal import MAX_SUPPORT, Proposal, SparseLaw, Verdict
+from runtime.sampling.text_law import TextLaw
 
 FloatArray = npt.NDArray[np.float32]
 IdsMap = npt.NDArray[np.integer]
@@ -42,13 +43,15 @@ class Rule(Protocol):
         proposal: Proposal,
         params: SamplingParams,
         first_position: int,
+        text: TextLaw | None = None,
     ) -> Verdict:
         """Judge a block: target logits float32 [R, V], R > len(proposal.tokens) -> outcome.
 
         Row i is the target's output for `first_position + i`, the place of the i-th drafted
         token; the row after the last one yields the bonus token when all are accepted. Plain
-        decoding is this call with `Nothing()`. Raises UsageError on missing rows or a proposal
-        the rule cannot judge, BackendError on logits that are no law (NaN, all -inf).
+        decoding is this call with `Nothing()`. `text`, where `params.follows_text`, stands before
+        row 0; it is moved behind the tokens of the verdict. Raises UsageError on missing rows or a
+        proposal the rule cannot judge, BackendError on logits that are no law (NaN, all -inf).
         """
         ...
 
@@ -107,10 +110,11 @@ class CoupledRule:
         proposal: Proposal,
         params: SamplingParams,
         first_position: int,
+        text: TextLaw | None = None,
     ) -> Verdict:
         """See `Rule`."""
         noise_at = self.noise.for_seed(params.seed, logits.shape[-1])
-        return coupled.verify(logits, proposal.tokens, params, noise_at, first_position)
+        return coupled.verify(logits, proposal.tokens, params, noise_at, first_position, text)
 
     def draft_token(
         self,
@@ -123,7 +127,7 @@ class CoupledRule:
     ) -> tuple[int, SparseLaw | None]:
         """See `Rule`."""
         noise = self._noise(logits, params, position, ids_map)
-        logits = without_banned(logits, params, position, ids_map)
+        logits = adjusted(logits, params, position, ids_map)
         token = coupled.choose(logits, params, noise)
         return (token if ids_map is None else int(ids_map[token])), None
 
@@ -138,7 +142,7 @@ class CoupledRule:
     ) -> npt.NDArray[np.int32]:
         """See `Rule`."""
         noise = self._noise(logits, params, position, ids_map)
-        logits = without_banned(logits, params, position, ids_map)
+        logits = adjusted(logits, params, position, ids_map)
         return _candidates(logits, params, noise, num, exclude, ids_map)
 
     def _noise(
@@ -180,9 +184,10 @@ class RatioRule:
         proposal: Proposal,
         params: SamplingParams,
         first_position: int,
+        text: TextLaw | None = None,
     ) -> Verdict:
         """See `Rule`."""
-        return ratio.verify(logits, proposal, params, first_position)
+        return ratio.verify(logits, proposal, params, first_position, text=text)
 
     def draft_token(
         self,
@@ -194,7 +199,7 @@ class RatioRule:
         num_prepared: int = 0,
     ) -> tuple[int, SparseLaw | None]:
         """See `Rule`."""
-        logits = without_banned(logits, params, position, ids_map)
+        logits = adjusted(logits, params, position, ids_map)
         q = ratio.draft_law(logits, params, ids_map, self.max_support)
         if self.saguaro < 1 and num_prepared > 0:
             q = ratio.saguaro(q, num_prepared, self.saguaro)
@@ -210,7 +215,7 @@ class RatioRule:
         ids_map: IdsMap | None = None,
     ) -> npt.NDArray[np.int32]:
         """See `Rule`. The bonus token's draw is not shared with the draft: plain logits rank."""
-        logits = without_banned(logits, params, position, ids_map)
+        logits = adjusted(logits, params, position, ids_map)
         return _candidates(logits, params, None, num, exclude, ids_map)
 
 

@@ -19,14 +19,15 @@ import numpy.typing as npt
 
 from engines.errors import UsageError
 from runtime.sampling.logits import (
+    adjusted,
     best_survivor,
     check_logit,
     survivors,
     top_ids,
-    without_banned,
 )
 from runtime.sampling.params import SamplingParams
 from runtime.sampling.proposal import Verdict
+from runtime.sampling.text_law import TextLaw
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -59,6 +60,7 @@ def verify(
     params: SamplingParams,
     noise_at: Callable[[int], FloatArray],
     first_position: int,
+    text: TextLaw | None = None,
 ) -> Verdict:
     """Accept the drafted tokens that equal the target's own, up to the first that does not.
 
@@ -68,12 +70,16 @@ def verify(
         drafts: drafted token ids, the first for `first_position`.
         noise_at: position -> noise float32 [>= V]; not called when greedy.
         first_position: position of the first drafted token (the bonus token's if none).
+        text: stands before the first row, and behind the bonus token afterwards.
     """
     check_rows(logits, len(drafts))
     for row in range(len(drafts) + 1):
         position = first_position + row
         noise = None if params.is_greedy else noise_at(position)
-        token = choose(without_banned(logits[row], params, position), params, noise)
+        values = logits[row] if text is None else text.adjusted(logits[row])
+        token = choose(adjusted(values, params, position), params, noise)
+        if text is not None:
+            text.take(token)
         if row == len(drafts) or token != drafts[row]:
             break
     return Verdict(accepted=row, bonus=token)

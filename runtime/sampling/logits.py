@@ -1,4 +1,4 @@
-"""From logits to the law a token is drawn from: top-k, top-p, min-p, temperature.
+"""From logits to the law a token is drawn from: bias, top-k, top-p, min-p, temperature.
 
 The law is softmax(logits / temperature), cut in this order:
 
@@ -53,6 +53,23 @@ def without_banned(
     allowed = row.copy()
     allowed[places] = -np.inf
     return row if ids_map is not None and allowed.max() == -np.inf else allowed
+
+
+def adjusted(
+    row: FloatArray,
+    params: SamplingParams,
+    position: int,
+    ids_map: npt.NDArray[np.integer] | None = None,
+) -> FloatArray:
+    """One row [V] with the request's biases added and its bans in force (``without_banned``); the
+    row itself where there are none. What hangs on the text is ``TextLaw``'s, and comes before."""
+    if params.logit_bias:
+        ids, values = zip(*params.bias, strict=True)
+        bias = np.zeros(row.size if ids_map is None else int(ids_map.max()) + 1, np.float32)
+        known = np.array(ids) < bias.size
+        bias[np.array(ids)[known]] = np.array(values, np.float32)[known]
+        row = row + (bias if ids_map is None else bias[ids_map])
+    return without_banned(row, params, position, ids_map)
 
 
 def process(logits: FloatArray, params: SamplingParams) -> FloatArray:

@@ -22,16 +22,17 @@ import numpy.typing as npt
 from engines.errors import UsageError
 from runtime.sampling.coupled import check_rows
 from runtime.sampling.logits import (
+    adjusted,
     check_logit,
     law,
     softmax_weights,
     top_ids,
     top_survivors,
-    without_banned,
 )
 from runtime.sampling.noise import Purpose, uniform
 from runtime.sampling.params import SamplingParams
 from runtime.sampling.proposal import MAX_SUPPORT, Drafted, Proposal, SparseLaw, Verdict
+from runtime.sampling.text_law import TextLaw
 
 __all__ = ["SparseLaw", "draft_law", "draw", "residual", "saguaro", "verify"]
 
@@ -107,6 +108,7 @@ def verify(
     params: SamplingParams,
     first_position: int,
     uniforms: Uniforms = uniform,
+    text: TextLaw | None = None,
 ) -> Verdict:
     """Accept drafted tokens by the ratio of the two laws, up to the first rejection.
 
@@ -116,6 +118,7 @@ def verify(
         proposal: the tokens, each with the law it was drawn from.
         first_position: position of the first drafted token (the bonus token's if none).
         uniforms: the uniforms to decide by, one a position and purpose.
+        text: stands before the first row, and behind the bonus token afterwards.
 
     Raises UsageError for a `Drafted` without laws, for a token its law cannot have drawn, and
     for ids outside the target's vocabulary.
@@ -124,17 +127,30 @@ def verify(
     laws = _laws(proposal, logits.shape[-1])
     for row, (token, q) in enumerate(zip(proposal.tokens, laws, strict=True)):
         position = first_position + row
-        p = law(without_banned(logits[row], params, position), params)
+        p = _law_at(position, logits[row], params, text)
         # u * q < p is u < p / q without the division: never true where p is 0, always where
         # p equals q, since u lies strictly between 0 and 1.
         if not uniforms(params.seed, position, Purpose.ACCEPT) * q.prob(token) < p[token]:
-            u = uniforms(params.seed, position, Purpose.RESIDUAL)
-            return Verdict(accepted=row, bonus=_index_at(residual(p, q), u))
-    num_drafts = len(proposal.tokens)
-    position = first_position + num_drafts
-    p = law(without_banned(logits[num_drafts], params, position), params)
-    u = uniforms(params.seed, position, Purpose.RESIDUAL)
-    return Verdict(accepted=num_drafts, bonus=_index_at(p, u))
+            accepted, rest = row, residual(p, q)
+            break
+        if text is not None:
+            text.take(token)
+    else:
+        accepted = len(proposal.tokens)
+        position = first_position + accepted
+        rest = _law_at(position, logits[accepted], params, text)
+    bonus = _index_at(rest, uniforms(params.seed, position, Purpose.RESIDUAL))
+    if text is not None:
+        text.take(bonus)
+    return Verdict(accepted, bonus)
+
+
+def _law_at(
+    position: int, row: FloatArray, params: SamplingParams, text: TextLaw | None
+) -> ProbArray:
+    """The law of a position, of its logits [V]."""
+    values = row if text is None else text.adjusted(row)
+    return law(adjusted(values, params, position), params)
 
 
 def _positive(ids: npt.NDArray[np.int32], probs: ProbArray) -> SparseLaw:

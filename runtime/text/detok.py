@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterable
-from functools import lru_cache
 from typing import Protocol
 
-from runtime.text.tokenizer import Tokenizer
+from runtime.text.tokenizer import Tokenizer, token_bytes
 
 REPLACEMENT = "\ufffd"
 MAX_HELD = 16
@@ -55,7 +54,7 @@ class _BytePieces:
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def push(self, token_id: int) -> str:
-        return self._utf8.decode(_bytes_of(self._tokenizer.token_of(token_id)))
+        return self._utf8.decode(token_bytes(self._tokenizer.token_of(token_id)))
 
     def peek(self) -> str:
         undecoded, _ = self._utf8.getstate()
@@ -103,23 +102,3 @@ class _WindowPieces:
 
 def _is_byte_token(token: str) -> bool:
     return len(token) == 6 and token.startswith("<0x") and token.endswith(">")
-
-
-def _bytes_of(token: str | None) -> bytes:
-    """Bytes of a token of a byte-level vocabulary; added tokens outside its alphabet are text."""
-    if token is None:
-        return b""
-    alphabet = _byte_alphabet()
-    try:
-        return bytes([alphabet[character] for character in token])
-    except KeyError:
-        return token.encode("utf-8")
-
-
-@lru_cache(maxsize=1)
-def _byte_alphabet() -> dict[str, int]:
-    """GPT-2's spelling of bytes: printable ones as themselves, the others from U+0100 on."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    hidden = sorted(set(range(0x100)) - set(printable))
-    alphabet = {chr(byte): byte for byte in printable}
-    return alphabet | {chr(0x100 + i): byte for i, byte in enumerate(hidden)}

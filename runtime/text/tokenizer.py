@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from engines.errors import BundleCorruptError, MissingDependencyError, UsageError
@@ -72,6 +73,15 @@ class Tokenizer:
         """The name of a token as the vocabulary spells it, None for an id it does not have."""
         return self._inner.id_to_token(token_id)
 
+    def bytes_of(self, token_id: int) -> bytes:
+        """What the token adds to a text, as UTF-8: maybe a part of a character, where the
+        vocabulary is byte-level. Nothing for a special token or an id it does not have."""
+        if token_id in self.special_ids:
+            return b""
+        if self.is_byte_level:
+            return token_bytes(self.token_of(token_id))
+        return self.decode([token_id]).encode("utf-8")
+
 
 def _load(data: bytes) -> tokenizers.Tokenizer:
     try:
@@ -109,3 +119,23 @@ def _is_byte_level(decoder: tokenizers.decoders.Decoder | None) -> bool:
         case {"type": "ByteLevel"} | {"type": "Sequence", "decoders": [{"type": "ByteLevel"}]}:
             return True
     return False
+
+
+def token_bytes(token: str | None) -> bytes:
+    """Bytes of a token of a byte-level vocabulary; added tokens outside its alphabet are text."""
+    if token is None:
+        return b""
+    alphabet = _byte_alphabet()
+    try:
+        return bytes([alphabet[character] for character in token])
+    except KeyError:
+        return token.encode("utf-8")
+
+
+@lru_cache(maxsize=1)
+def _byte_alphabet() -> dict[str, int]:
+    """GPT-2's spelling of bytes: printable ones as themselves, the others from U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = sorted(set(range(0x100)) - set(printable))
+    alphabet = {chr(byte): byte for byte in printable}
+    return alphabet | {chr(0x100 + i): byte for i, byte in enumerate(hidden)}

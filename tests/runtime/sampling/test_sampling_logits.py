@@ -226,7 +226,8 @@ def test_a_draft_that_knows_only_banned_ids_still_has_a_law():
 
 
 def test_a_target_with_every_id_banned_is_refused():
-    row = without_banned(np.zeros(2, np.float32), SamplingParams(0.0, 0, 1.0, 0, 0.0, (0, 1), 5), 0)
+    params = SamplingParams(banned_ids=(0, 1), banned_before=5)
+    row = without_banned(np.zeros(2, np.float32), params, 0)
     with pytest.raises(BackendError, match="every token is masked"):
         law(row, SamplingParams())
 

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from engines.errors import UsageError
-from runtime.sampling.params import SamplingParams
+from runtime.sampling.params import SamplingParams, choice_params
 
 
 @pytest.mark.parametrize(
@@ -40,6 +40,21 @@ from runtime.sampling.params import SamplingParams
         ("min_p", math.nan, "[0, 1]"),
         ("min_p", False, "[0, 1]"),
         ("min_p", [0.1], "[0, 1]"),
+        ("repetition_penalty", 0, "> 0"),
+        ("repetition_penalty", -1.0, "> 0"),
+        ("repetition_penalty", math.inf, "> 0"),
+        ("repetition_penalty", 1e-40, "1e-30 to 1e30"),
+        ("presence_penalty", math.nan, "-1e30 to 1e30"),
+        ("presence_penalty", "1", "-1e30 to 1e30"),
+        ("frequency_penalty", 1e31, "-1e30 to 1e30"),
+        ("frequency_penalty", True, "-1e30 to 1e30"),
+        ("logit_bias", {-1: 1.0}, "mapping of token ids"),
+        ("logit_bias", {1: math.nan}, "mapping of token ids"),
+        ("logit_bias", {1: 2e30}, "mapping of token ids"),
+        ("logit_bias", {"1": 1.0}, "mapping of token ids"),
+        ("logit_bias", 3, "mapping of token ids"),
+        ("logit_bias", None, "mapping of token ids"),
+        ("logit_bias", ((1, 2.0), (1, 3.0)), "an id occurs twice"),
         ("banned_ids", [1], "tuple"),
         ("banned_ids", (1, -1), "tuple of token ids"),
         ("banned_ids", (True,), "tuple of token ids"),
@@ -104,8 +119,48 @@ def test_an_engines_own_argmax_is_used_only_where_it_is_the_choice():
     assert SamplingParams(banned_ids=(5,)).chooses_in_graph(0), "nowhere is it banned"
 
 
-@pytest.mark.parametrize("name", ["repetition_penalty", "presence_penalty", "frequency_penalty"])
-def test_penalties_are_refused_not_ignored(name):
-    """S8, S10: a penalty that is accepted and dropped loops for ever."""
-    with pytest.raises(TypeError, match=name):
-        SamplingParams(**{name: 1.3})
+def test_what_edits_logits_keeps_the_engines_own_argmax_away():
+    """S8, S10: a penalty that is accepted and then passed by loops for ever."""
+    for edit in (
+        {"repetition_penalty": 1.3},
+        {"presence_penalty": 0.1},
+        {"frequency_penalty": -0.1},
+        {"logit_bias": {3: 1}},
+        {"banned_sequences": ((1, 2),)},
+        {"is_constrained": True},
+    ):
+        params = SamplingParams(**edit)
+        assert not params.chooses_in_graph(0)
+        assert params.follows_text == ("logit_bias" not in edit)
+
+
+def test_a_bias_is_kept_as_pairs_whatever_it_was_given_as():
+    """A mapping would make the parameters unhashable, and change under them."""
+    given = {7: 2, 3: -1.5}
+    params = SamplingParams(logit_bias=given)
+    given[3] = 9
+    assert params.bias == ((3, -1.5), (7, 2.0))
+    assert params == SamplingParams(logit_bias=((7, 2), (3, -1.5)))
+    assert hash(params) == hash(dataclasses.replace(params))
+
+
+def test_a_number_too_long_to_write_is_refused_by_name():
+    """Python's own error about its digits came out."""
+    with pytest.raises(UsageError, match="seed is a int of thousands of digits"):
+        SamplingParams(seed=10**5000)
+
+
+def test_choices_differ_by_their_seeds_alone():
+    base = SamplingParams(temperature=0.5, seed=2**64 - 2, top_k=3)
+    choices = choice_params(base, 4)
+    assert [each.seed for each in choices] == [2**64 - 2, 2**64 - 1, 0, 1]
+    assert choices[0] == base
+    assert {dataclasses.replace(each, seed=0) for each in choices} == {
+        dataclasses.replace(base, seed=0)
+    }
+
+
+@pytest.mark.parametrize("n", [0, -1, 1.0, True, None])
+def test_a_number_of_choices_that_is_none_is_refused(n):
+    with pytest.raises(UsageError, match="n is "):
+        choice_params(SamplingParams(), n)

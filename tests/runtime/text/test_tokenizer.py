@@ -128,3 +128,14 @@ def test_only_a_surely_too_long_text_is_told_without_encoding_it() -> None:
         assert tokenizer.may_fit(text, len(tokenizer.encode(text)))
     assert not tokenizer.may_fit("x" * 10_000, 10)
     assert Tokenizer(byte_fallback_bpe()).may_fit("x" * 10_000, 10)
+
+
+def test_a_tokens_bytes_joined_are_the_text():
+    """A character's bytes are spread over tokens, which decoded alone are U+FFFD each."""
+    for data in (byte_level_bpe(), byte_fallback_bpe()):
+        tokenizer = Tokenizer(data)
+        text = "cat🦜 é" if tokenizer.is_byte_level else "cat"
+        ids = tokenizer.encode(text)
+        assert b"".join(map(tokenizer.bytes_of, ids)).decode().strip() == tokenizer.decode(ids)
+        assert all(tokenizer.bytes_of(special) == b"" for special in tokenizer.special_ids)
+        assert tokenizer.bytes_of(tokenizer.vocab_size + 5) == b""
