@@ -38,6 +38,31 @@ class Explained(Protocol):
         """The names of those."""
 
 
+@runtime_checkable
+class Interruptible(Protocol):
+    """Figures that ctrl-C may have cut short: the exit code is 130 then."""
+
+    @property
+    def is_interrupted(self) -> bool:
+        """They are of a part of what was asked for."""
+
+
+@runtime_checkable
+class Recorded(Protocol):
+    """Figures whose JSON is not just their fields."""
+
+    def as_record(self) -> Mapping[str, object]:
+        """What ``--json`` prints, JSON-ready."""
+
+
+@runtime_checkable
+class Pictured(Protocol):
+    """Figures that ``--html`` draws."""
+
+    def as_html(self, header: Mapping[str, str], formulas: Mapping[str, str]) -> str:
+        """A page that needs no other file. ``header``: command, machine, versions, by name."""
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
     """One kind. ``add_options`` gives its parser what ``measure`` reads from the arguments.

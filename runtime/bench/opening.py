@@ -35,10 +35,14 @@ def require_modes(args: argparse.Namespace, modes: Sequence[str]) -> None:
 
 
 def open_mode(
-    args: argparse.Namespace, mode: str, *, on_round: Callable[[RoundReport], None]
+    args: argparse.Namespace,
+    mode: str,
+    *,
+    on_round: Callable[[RoundReport], None],
+    drafter: str | None = None,
 ) -> LLM:
-    """``args.bundle`` in one mode, for one prompt at a time. An option that the mode does not have
-    asks for nothing."""
+    """``args.bundle`` in one mode, for one prompt at a time, which it reads from its first token
+    on, also the second time. An option that the mode does not have asks for nothing."""
     open_llm: OpenLlm = args.open_llm
     wishes: dict[str, Any] = {
         name: value
@@ -47,4 +51,8 @@ def open_mode(
     }
     if args.device is not None:
         wishes["device"] = args.device
-    return open_llm(args.bundle, mode=mode, max_batch=1, on_round=on_round, **wishes)
+    if drafter is not None and mode != "ar":
+        wishes["drafter"] = drafter
+    return open_llm(
+        args.bundle, mode=mode, max_batch=1, prefix_reuse=False, on_round=on_round, **wishes
+    )

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from engines.errors import UsageError
+from runtime.bench.dataset.peers.api import QUANTISATIONS
+from runtime.bench.dataset.peers.registry import PEERS
 from runtime.cli.options import FALLBACKS, MODES, text, whole
+from runtime.placement import AUTO
 from runtime.spec.cost.times import SHORTEST_MS
+from runtime.spec.drafter import Drafter
 
 OWN = "own_"
 """Begins their names among the arguments: a KIND has options of the same names."""
 TASKS = ("replay", "log_outcomes", "dataset")
 """Each asks for a measurement; the first option of a group."""
 EVERYWHERE = ("json", "quiet")
+STDOUT = "-"
+"""Value of ``--json`` without a file, or in the place of one."""
 _GOES_WITH: dict[str, tuple[str, ...]] = {
     "replay": (
         *("clock", "rounds", "run", "target_ms", "draft_ms", "batch", "num_draft", "branches"),
@@ -24,8 +30,9 @@ _GOES_WITH: dict[str, tuple[str, ...]] = {
         *("fallback", "temperature", "no_chat"),
     ),
     "dataset": (
-        *("bundle", "device", "modes", "limit", "reopen", "max_tokens", "num_draft", "branches"),
-        *("temperature", "no_chat"),
+        *("bundle", "device", "modes", "limit", "repeats", "reopen", "max_tokens", "num_draft"),
+        *("branches", "drafters", "temperature", "no_chat", "html"),
+        *("peers", "peer_model", "peer_quantisation"),
     ),
 }
 
@@ -85,6 +92,41 @@ def add_own_options(parser: argparse.ArgumentParser) -> None:
         choices=FALLBACKS,
         help="what a round goes on with after a miss, as for generate (default: jit)",
     )
+    _add_dataset_options(parser)
+    group = parser.add_argument_group("bundle and setting")
+    _add(group, "--bundle", type=Path, metavar="DIR", help="bundle directory to run")
+    _add(group, "--device", type=text, metavar="D", help="where to run it, as for generate")
+    _add(group, "--max-tokens", type=whole(1), metavar="N", help="longest answer (default: 128)")
+    _add(group, "--num-draft", type=whole(1), metavar="K", help="tokens drafted a round")
+    _add(group, "--branches", type=whole(1), metavar="W", help="outcomes prepared ahead")
+    _add(group, "--temperature", type=float, metavar="T", help="of every prompt (default: 0)")
+    _add(
+        group,
+        "--no-chat",
+        action="store_true",
+        help="take the prompts as they are, without the bundle's chat template",
+    )
+    group = parser.add_argument_group("output")
+    _add(
+        group,
+        "--json",
+        nargs="?",
+        const=STDOUT,
+        type=_json_file,
+        metavar="FILE.json",
+        help="one JSON object, in FILE.json or on stdout with no more",
+    )
+    _add(
+        group,
+        "--html",
+        type=_html_file,
+        metavar="FILE.html",
+        help="with a data set: also a page with tables and plots, in one file",
+    )
+    _add(group, "--quiet", action="store_true", help="results and errors only")
+
+
+def _add_dataset_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("data set", "all modes on the same prompts, by category")
     _add(
         group,
@@ -103,30 +145,51 @@ def add_own_options(parser: argparse.ArgumentParser) -> None:
     _add(group, "--limit", type=whole(1), metavar="N", help="the first N prompts of each category")
     _add(
         group,
+        "--repeats",
+        type=whole(1),
+        metavar="N",
+        help="answer all prompts N times over; a prompt counts with its median (default: 1)",
+    )
+    _add(
+        group,
+        "--drafters",
+        type=_drafters,
+        metavar="D[,D]",
+        help="who drafts, as for generate; of several, each is measured (default: auto)",
+    )
+    _add(
+        group,
         "--reopen",
         action="store_true",
         help="hold one mode in memory at a time: a mode answers a whole category in its turn, "
         "instead of one prompt",
     )
-    group = parser.add_argument_group("bundle and setting")
-    _add(group, "--bundle", type=Path, metavar="DIR", help="bundle directory to run")
-    _add(group, "--device", type=text, metavar="D", help="where to run it, as for generate")
-    _add(group, "--max-tokens", type=whole(1), metavar="N", help="longest answer (default: 128)")
-    _add(group, "--num-draft", type=whole(1), metavar="K", help="tokens drafted a round")
-    _add(group, "--branches", type=whole(1), metavar="W", help="outcomes prepared ahead")
-    _add(group, "--temperature", type=float, metavar="T", help="of every prompt (default: 0)")
+    group = parser.add_argument_group(
+        "peers", "other engines on the same prompts, greedy, on as many threads as ar"
+    )
     _add(
         group,
-        "--no-chat",
-        action="store_true",
-        help="take the prompts as they are, without the bundle's chat template",
+        "--peers",
+        type=_peers,
+        metavar="P,P",
+        help=f"of {', '.join(PEERS)} (pip install 'ssd-trt[peers]')",
     )
-    group = parser.add_argument_group("output")
-    for option, what in (
-        ("--json", "one JSON object on stdout, no more"),
-        ("--quiet", "results and errors only"),
-    ):
-        _add(group, option, action="store_true", help=what)
+    _add(
+        group,
+        "--peer-model",
+        type=Path,
+        metavar="PATH",
+        help="their weights: a .gguf file, for transformers also a folder (default: the checkpoint "
+        "that the bundle was built from)",
+    )
+    _add(
+        group,
+        "--peer-quantisation",
+        choices=QUANTISATIONS,
+        metavar="Q",
+        help="of llama.cpp: stored, as the file has it; q8_0, requantised to 8 bits for this run "
+        "(default: stored)",
+    )
 
 
 def task_of(args: argparse.Namespace) -> str | None:
@@ -192,14 +255,42 @@ def _option(name: str) -> str:
 
 
 def _modes(value: str) -> tuple[str, ...]:
-    """The baseline first, the others in the order given, each once."""
-    names = ["ar", *(name.strip() for name in value.split(","))]
+    """The baseline first."""
+    return _names(f"ar,{value}", MODES, "mode")
+
+
+def _drafters(value: str) -> tuple[str, ...]:
+    return _names(value, (AUTO, *Drafter), "drafter")
+
+
+def _peers(value: str) -> tuple[str, ...]:
+    return _names(value, tuple(PEERS), "peer")
+
+
+def _names(value: str, known: Sequence[str], what: str) -> tuple[str, ...]:
+    """Of ``known``, in the order given, each once."""
+    names = [name.strip() for name in value.split(",")]
     for name in names:
-        if name not in MODES:
+        if name not in known:
             raise argparse.ArgumentTypeError(
-                f"{name!r} is no mode (choose from {', '.join(MODES)})"
+                f"{name!r} is no {what} (choose from {', '.join(known)})"
             )
     return tuple(dict.fromkeys(names))
+
+
+def _json_file(value: str) -> str:
+    """Of a file, so that the name of a KIND, which may stand behind, is not taken for one."""
+    if value != STDOUT and not value.endswith(".json"):
+        raise argparse.ArgumentTypeError(
+            f"{value!r} is no file named .json; --json of a KIND stands behind the KIND"
+        )
+    return text(value)
+
+
+def _html_file(value: str) -> Path:
+    if not value.endswith((".html", ".htm")):
+        raise argparse.ArgumentTypeError(f"{value!r} is no file named .html")
+    return Path(text(value))
 
 
 def _milliseconds(value: str) -> float:

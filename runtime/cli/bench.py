@@ -9,23 +9,35 @@ import argparse
 import importlib.metadata
 import platform
 import shlex
+from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 
 from engines.codec import encode
 from engines.errors import UsageError
 from runtime.bench import host, lanes, outcomes, overlap
 from runtime.bench.dataset import kind as dataset
 from runtime.bench.figures import Neighbours
-from runtime.bench.kind import Compared, Explained, Figures, Kind
-from runtime.bench.own_options import add_own_options, own_arguments, refuse_own, task_of
+from runtime.bench.kind import (
+    Compared,
+    Explained,
+    Figures,
+    Interruptible,
+    Kind,
+    Pictured,
+    Recorded,
+)
+from runtime.bench.own_options import STDOUT, add_own_options, own_arguments, refuse_own, task_of
 from runtime.bench.replay import kind as replay
 from runtime.bench.replay.shipped import shipped
-from runtime.cli.console import emit, progress
+from runtime.bench.serving import kind as serving
+from runtime.cli.console import emit, progress, say
 from runtime.cli.options import PROGRAM, Commands, add_command, add_output_options
 from runtime.cli.report import number, to_json
 from runtime.doctor import machine
+from runtime.trace.chrome import require_writable, write_whole
 
-KINDS: tuple[Kind, ...] = (host.KIND, lanes.KIND, overlap.KIND)
+KINDS: tuple[Kind, ...] = (host.KIND, lanes.KIND, overlap.KIND, serving.KIND)
 TASKS: dict[str, Kind] = {
     "replay": replay.KIND,
     "log_outcomes": outcomes.KIND,
@@ -47,9 +59,13 @@ examples:
   python -m runtime bench --bundle engines/bundles/demo --log-outcomes outcomes.jsonl
   python -m runtime bench --replay outcomes.jsonl --target-ms 15 --draft-ms 1.2
   python -m runtime bench --bundle engines/bundles/demo --dataset spec_bench.jsonl --limit 4
+  python -m runtime bench --bundle engines/bundles/demo --dataset spec_bench.jsonl \\
+      --modes ar,sd,ssd,auto --repeats 3 --peers llama.cpp,transformers \\
+      --json figures.json --html report.html
   python -m runtime bench host
   python -m runtime bench lanes --bundle engines/bundles/demo
   python -m runtime bench overlap --bundle engines/bundles/demo --json
+  python -m runtime bench serving --bundle engines/bundles/demo --concurrency 1,4
 
 Engines by themselves: python -m export bench --help. Modes against each other, on prompts:
 python -m runtime compare --help
@@ -97,33 +113,75 @@ def run(kind: Kind, args: argparse.Namespace) -> int:
 
 
 def _run(kind: Kind, args: argparse.Namespace) -> int:
+    html: Path | None = getattr(args, "html", None)
+    json_path = _json_path(args)
+    inputs: list[Path | None] = [getattr(args, name, None) for name in ("dataset", "prompts")]
+    _check_outputs(json_path, html, inputs)
     neighbours = Neighbours()
     figures = kind.measure(args, partial(progress, quiet=args.quiet))
     header = _header(kind, args, neighbours.cores())
-    if args.json:
-        record = {"kind": kind.name, **header, "figures": encode(figures)}
-        emit(to_json(record | {"formulas": _formulas(kind, figures)}))
-    else:
-        emit(as_text(kind, header, figures))
+    formulas = _formulas(kind, figures)
+    record = {"kind": kind.name, **header, "figures": _as_record(figures), "formulas": formulas}
+    with ExitStack() as outputs:  # a closed pipe or a full disk keeps none of the others
+        if args.json and json_path is None:
+            outputs.callback(emit, to_json(record))
+        else:
+            outputs.callback(emit, as_text(kind, header, figures))
+        if json_path is not None:
+            outputs.callback(write_whole, json_path, to_json(record), "the JSON", "--json")
+        if html is not None and isinstance(figures, Pictured):
+            page = figures.as_html(_header_lines(header), formulas)
+            outputs.callback(write_whole, html, page, "the page", "--html")
+    if isinstance(figures, Interruptible) and figures.is_interrupted:
+        say("interrupted; what was measured until then is reported")
+        return 130
     return int(isinstance(figures, Compared) and not figures.is_identical)
+
+
+def _json_path(args: argparse.Namespace) -> Path | None:
+    """Of a KIND, ``--json`` is a switch."""
+    return Path(args.json) if isinstance(args.json, str) and args.json != STDOUT else None
+
+
+def _check_outputs(json_path: Path | None, html: Path | None, inputs: list[Path | None]) -> None:
+    """Raise UsageError for what could not be written, or would replace what is read, before
+    anything is measured."""
+    taken = {path.resolve() for path in inputs if path is not None}
+    for path, what, option in ((json_path, "the JSON", "--json"), (html, "the page", "--html")):
+        if path is None:
+            continue
+        require_writable(path, what, option)
+        if path.resolve() in taken:
+            raise UsageError(f"{option} {path} would replace what is read; name another file")
 
 
 def as_text(kind: Kind, header: dict[str, object], figures: Figures) -> str:
     """The report for people."""
-    versions = header["versions"]
-    assert isinstance(versions, dict)
-    others = header["other_cores"]
-    assert others is None or isinstance(others, float)
+    found = _header_lines(header)
     lines = [
-        f"$ {header['command']}",
-        f"machine: {machine()}; other processes used {number(others, 2)} cores meanwhile",
-        "versions: " + ", ".join(f"{name} {version}" for name, version in versions.items()),
+        f"$ {found.pop('command')}",
+        *(f"{name}: {what}" for name, what in found.items()),
         "",
         figures.as_text().rstrip("\n"),
         "",
         *(f"{name} = {formula}" for name, formula in _formulas(kind, figures).items()),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _header_lines(header: dict[str, object]) -> dict[str, str]:
+    versions, others = header["versions"], header["other_cores"]
+    assert isinstance(versions, dict)
+    assert others is None or isinstance(others, float)
+    return {
+        "command": str(header["command"]),
+        "machine": f"{machine()}; other processes used {number(others, 2)} cores meanwhile",
+        "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
+    }
+
+
+def _as_record(figures: Figures) -> object:
+    return figures.as_record() if isinstance(figures, Recorded) else encode(figures)
 
 
 def _formulas(kind: Kind, figures: Figures) -> dict[str, str]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
 
+from runtime.spec.fallback import ProposalKind
 from runtime.spec.plan import RoundReport
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ class Block:
                   of what was verified
     hit           whether the outcome before had been prepared; None where nobody prepared it
     mode          what the round ran as
+    is_lookup     its drafts were copied from the text, not made by the draft
     """
 
     at_s: float
@@ -33,6 +35,7 @@ class Block:
     accepted: int
     hit: bool | None
     mode: str
+    is_lookup: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +59,37 @@ class Sample:
         return self.blocks[0].at_s - self.begun_s if self.blocks else None
 
     @property
+    def prompt_s(self) -> float | None:
+        """Seconds until decoding began; None without a token."""
+        return self.blocks[-1].at_s - self.decode_s - self.begun_s if self.blocks else None
+
+    @property
+    def whole_s(self) -> float:
+        """Seconds from the request to the last token."""
+        return self.blocks[-1].at_s - self.begun_s if self.blocks else 0.0
+
+    @property
+    def tpot_s(self) -> float | None:
+        """Seconds for each token behind the first; None for fewer than two."""
+        if len(self.tokens) < 2 or not self.blocks:
+            return None
+        return (self.blocks[-1].at_s - self.blocks[0].at_s) / (len(self.tokens) - 1)
+
+    @property
     def gaps_s(self) -> list[float]:
         """Seconds between one block's arrival and the next one's."""
         times = [block.at_s for block in self.blocks]
         return [after - before for before, after in pairwise(times)]
+
+    def first(self, num_tokens: int) -> Sample:
+        """As it was when it had so many tokens; for samples whose blocks hold one each."""
+        if num_tokens >= len(self.tokens):
+            return self
+        kept = self.blocks[:num_tokens]
+        spared_s = self.blocks[-1].at_s - kept[-1].at_s if kept else self.decode_s
+        return replace(
+            self, tokens=self.tokens[:num_tokens], decode_s=self.decode_s - spared_s, blocks=kept
+        )
 
 
 class Contestant(Protocol):
@@ -70,11 +100,20 @@ class Contestant(Protocol):
         """For the tables; no other contestant has it."""
 
     @property
+    def is_peer(self) -> bool:
+        """Another engine: it writes on until ``max_tokens``, a token a block, and nobody demands
+        that its tokens equal the baseline's."""
+
+    @property
+    def description(self) -> str:
+        """What runs, on how many threads."""
+
+    @property
     def note(self) -> str | None:
         """Why it does not run as its name says, where that is so; read at the end."""
 
     def answer(self, prompt: Sequence[int], max_tokens: int) -> Sample:
-        """Continue a prompt of ids."""
+        """Continue a prompt of ids, which says nothing about those before it."""
 
 
 @dataclass(slots=True)
@@ -87,7 +126,13 @@ class Listener:
         now = perf_counter()
         for row in report.rows:
             block = Block(
-                now, row.num_emitted, row.num_drafted, row.accepted, row.hit, report.plan.mode
+                at_s=now,
+                num_tokens=row.num_emitted,
+                num_drafted=row.num_drafted,
+                accepted=row.accepted,
+                hit=row.hit,
+                mode=report.plan.mode,
+                is_lookup=row.kind is ProposalKind.LOOKUP,
             )
             self.blocks.append(block)
 
@@ -95,11 +140,23 @@ class Listener:
 class ModeOfBundle:
     """A bundle in one mode. ``llm`` was opened with ``listener`` as its ``on_round``."""
 
-    def __init__(self, mode: str, llm: LLM, listener: Listener, params: SamplingParams) -> None:
-        self.name = mode
+    is_peer = False
+
+    def __init__(self, name: str, llm: LLM, listener: Listener, params: SamplingParams) -> None:
+        self.name = name
         self._llm = llm
         self._listener = listener
         self._params = params
+
+    @property
+    def description(self) -> str:
+        placement = self._llm.settings.placement
+        target, draft = placement.target_cores, placement.draft_cores
+        sides = {"target": target} if placement.mode == "ar" else {"target": target, "draft": draft}
+        if len(sides) > 1 and target == draft:
+            sides = {"target and draft in turn": target}
+        shares = (f"{side} {len(cores) or 'on a GPU'}" for side, cores in sides.items())
+        return "threads: " + ", ".join(shares)
 
     @property
     def note(self) -> str | None:

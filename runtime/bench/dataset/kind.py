@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from runtime.bench.dataset.interval import RESAMPLES
 from runtime.bench.kind import Kind, Show
 from runtime.cli.report import FORMULAS as SHARED
 
@@ -12,15 +13,32 @@ if TYPE_CHECKING:
     from runtime.bench.dataset.report import DatasetFigures
 
 FORMULAS = {
-    "tokens/s": SHARED["tokens_per_second"] + ", all prompts of the category together",
-    "ratio": "tokens/s / tokens/s of ar in the same run; modes take turns prompt by prompt, "
-    "each time in another order. median: of the prompts' own ratios",
-    "tokens/round": "tokens that came / verifications, bonus tokens included",
-    "hit rate": SHARED["hit_rate"],
+    "tokens/s": SHARED["tokens_per_second"] + "; all prompts of the category together, each with "
+    "the median of its passes",
+    "speed-up": "tokens/s / tokens/s of ar in the same run; contestants take turns prompt by "
+    "prompt, each time in another order",
+    "median": "of the prompts' own ratios; a prompt's is the median over the passes of tokens/s / "
+    "tokens/s of ar in the same pass",
+    "with prompt": "the speed-up where seconds count from the request on",
+    "95 %": f"percentile bootstrap over the prompts, {RESAMPLES} times, seeded; of few prompts it "
+    "is too narrow",
+    "prompt": "milliseconds from the request to the end of its prompt, median",
     "TTFT": "milliseconds from the request to its first token, reading the prompt included",
+    "TPOT": "(last arrival - first arrival) / (tokens - 1), of a request",
     "ITL": "milliseconds between two arrivals of tokens; those of one round arrive at once",
-    "accepted by place": "drafted tokens of that place in a proposal that were accepted / drafted",
-    "identical": "prompts whose tokens equal those of ar",
+    "p50, p90, p99": "over requests (ITL: over arrivals) of all passes, interpolated linearly",
+    "identical": "prompts whose tokens equal those of ar in every pass; a peer's may differ",
+}
+
+OF_DRAFTS = {
+    "acceptance length": "tokens that came / verifications, bonus tokens included",
+    "rate": "drafted tokens that were accepted / drafted tokens",
+    "by place": "drafted tokens of that place in a proposal that were accepted / drafted",
+    "hit rate": SHARED["hit_rate"],
+    "looked up": "rounds whose drafts were copied from the text / rounds",
+}
+OF_PEERS = {
+    "peers": "greedy, prompts of the same ids, cut to as many new tokens as ar gave",
 }
 
 
@@ -36,7 +54,7 @@ KIND = Kind(
     description="",
     examples="",
     packages=("numpy", "onnxruntime", "tokenizers"),
-    formulas=FORMULAS,
+    formulas=FORMULAS | OF_DRAFTS | OF_PEERS,
     add_options=lambda _: None,
     measure=_measure,
 )

@@ -1,27 +1,39 @@
-"""A data set's figures for people and as JSON."""
+"""A data set's figures for people."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
+from typing import Any, cast
 
-from runtime.bench.dataset.figures import CategoryFigures, ContestantFigures, Percentiles
+from engines.codec import encode
+from runtime.bench.dataset.facts import BundleFacts
+from runtime.bench.dataset.figures import CategoryFigures, ContestantFigures
 from runtime.bench.dataset.items import OVERALL
-from runtime.cli.report import number, percent, table
-
-SPEED_HEADERS = ("category", "mode", "tokens/s", "ratio", "median", "tokens/round", "hit rate")
-LATENCY_HEADERS = (
-    *("category", "mode", "TTFT p50", "p90", "p99", "ITL p50", "p90", "p99"),
-    *("accepted by place", "rounds as"),
+from runtime.bench.dataset.kind import FORMULAS, OF_DRAFTS, OF_PEERS
+from runtime.bench.dataset.record import vllm_names
+from runtime.bench.dataset.tables import (
+    DRAFTS,
+    LATENCY,
+    SPEED,
+    drafts,
+    identity_text,
+    interval_text,
 )
+from runtime.cli.report import number, table
 
 
 @dataclass(frozen=True, slots=True)
 class PromptRecord:
-    """One answer: which line of the file, by whom, and what it took."""
+    """One answer: which line of the file, by whom, in which pass, and what it took. ``text`` is
+    the beginning of the prompt."""
 
     line: int
     category: str
+    text: str
     contestant: str
+    number_of_pass: int
+    num_prompt_tokens: int
     num_tokens: int
     num_rounds: int
     decode_s: float
@@ -30,94 +42,131 @@ class PromptRecord:
 
 @dataclass(frozen=True, slots=True)
 class DatasetFigures:
-    """All of it. ``lines_left_out``: prompts too long for the bundle. ``notes`` by contestant: why
-    one did not run as its name says."""
+    """All of it. ``lines_left_out``: prompts too long for the bundle. ``descriptions`` by
+    contestant: what ran; ``notes``: why one did not run as its name says. ``num_done`` of the
+    ``num_planned`` answers were given; figures are of the prompts that all contestants answered.
+    """
 
     dataset: str
+    bundle: BundleFacts
     max_tokens: int
     temperature: float
+    repeats: int
+    num_planned: int
+    num_done: int
     lines_left_out: tuple[int, ...]
+    descriptions: dict[str, str]
     notes: dict[str, str]
     categories: tuple[CategoryFigures, ...]
     prompts: tuple[PromptRecord, ...]
 
     @property
+    def total(self) -> CategoryFigures:
+        """All prompts together."""
+        return self.categories[-1]
+
+    @property
+    def parts(self) -> tuple[CategoryFigures, ...]:
+        """The categories without their sum."""
+        return tuple(each for each in self.categories if each.name != OVERALL)
+
+    @property
     def is_identical(self) -> bool:
-        """Every contestant gave the baseline's tokens to every prompt."""
+        """Every contestant that must gave the baseline's tokens to every prompt."""
         return not any(
-            each.num_differing for category in self.categories for each in category.contestants
+            each.num_differing
+            for category in self.categories
+            for each in category.contestants
+            if not each.is_peer
         )
 
+    @property
+    def is_interrupted(self) -> bool:
+        """Ctrl-C came before the last answer."""
+        return self.num_done < self.num_planned
+
+    @property
+    def explains(self) -> Set[str]:
+        """See ``runtime.bench.kind.Explained``."""
+        names = set(FORMULAS)
+        if any(map(drafts, self.total.contestants)):
+            names |= set(OF_DRAFTS)
+        if any(each.is_peer for each in self.total.contestants):
+            names |= set(OF_PEERS)
+        return names
+
     def as_text(self) -> str:
-        """Two tables and the verdicts."""
-        rows = [(category, each) for category in self.categories for each in category.contestants]
-        total = self.categories[-1]
-        num_categories = max(1, len(self.categories) - 1)
-        summary = (
-            f"{self.dataset}: prompts: {total.num_prompts}, categories: {num_categories}; at most "
-            f"{self.max_tokens} tokens each"
-        )
+        """Three tables and the verdicts."""
         lines = [
-            summary,
-            *self._left_out(),
+            self.bundle.as_text(),
+            *self.summary(),
             "",
-            table(SPEED_HEADERS, [_speed(category, each) for category, each in rows]),
-            table(LATENCY_HEADERS, [_latency(category, each) for category, each in rows]),
+            *(
+                table(columns.headers, rows)
+                for columns in (SPEED, DRAFTS, LATENCY)
+                if (rows := columns.rows(self.categories))
+            ),
+            *(f"{name}: {what}" for name, what in self.descriptions.items()),
             *(f"{name}: {note}" for name, note in self.notes.items()),
-            *map(_verdict, total.contestants[1:]),
-            *self._lowest(),
+            *self.verdicts(),
         ]
         return "\n".join(lines)
 
-    def _left_out(self) -> list[str]:
-        if not self.lines_left_out:
-            return []
-        lines = ", ".join(map(str, self.lines_left_out))
-        return [f"left out, too long for the bundle: lines {lines}"]
+    def as_record(self) -> Mapping[str, object]:
+        """All fields, and for each contestant of a category ``vllm``: its figures under the names
+        of vLLM's benchmark."""
+        record = cast("dict[str, Any]", encode(self))
+        for category, written in zip(self.categories, record["categories"], strict=True):
+            for each, entry in zip(category.contestants, written["contestants"], strict=True):
+                entry["vllm"] = vllm_names(each, category.num_prompts)
+        record["is_interrupted"] = self.is_interrupted
+        return record
 
-    def _lowest(self) -> list[str]:
-        """Where each contestant gains least, or loses most."""
-        lines = []
-        parts = [category for category in self.categories if category.name != OVERALL]
-        for place, each in enumerate(parts[0].contestants[1:], start=1):
-            ratios = [(part.contestants[place].ratio or 0.0, part.name) for part in parts]
-            ratio, category = min(ratios)
-            lines.append(f"{each.name}: lowest ratio {ratio:.3f}, in {category}")
-        return lines
+    def as_html(self, header: Mapping[str, str], formulas: Mapping[str, str]) -> str:
+        """See ``runtime.bench.kind.Pictured``."""
+        from runtime.bench.report.dataset import dataset_page
 
+        return dataset_page(self, header, formulas)
 
-def _verdict(figures: ContestantFigures) -> str:
-    if not figures.num_differing:
-        return f"{figures.name}: identical tokens on every prompt"
-    return f"{figures.name}: tokens differ on {figures.num_differing} prompts"
+    def summary(self) -> Iterator[str]:
+        """What was asked, and what of it was measured."""
+        yield (
+            f"{self.dataset}: prompts: {self.total.num_prompts}, categories: {len(self.parts)}; "
+            f"at most {self.max_tokens} tokens each, temperature {self.temperature:g}, "
+            f"repeats: {self.repeats}"
+        )
+        if self.is_interrupted:
+            yield (
+                f"interrupted after {self.num_done} of {self.num_planned} answers: figures are of "
+                "the prompts that all contestants had answered"
+            )
+        if self.lines_left_out:
+            lines = ", ".join(map(str, self.lines_left_out))
+            yield f"left out, too long for the bundle: lines {lines}"
 
-
-def _speed(category: CategoryFigures, figures: ContestantFigures) -> list[str]:
-    return [
-        category.name,
-        figures.name,
-        number(figures.tokens_s, 1),
-        number(figures.ratio, 3),
-        number(figures.median_ratio, 3),
-        number(figures.tokens_round, 2),
-        percent(figures.hit_rate),
-    ]
-
-
-def _latency(category: CategoryFigures, figures: ContestantFigures) -> list[str]:
-    rounds = figures.num_rounds_by_mode
-    shares = " ".join(
-        f"{mode} {count / max(1, figures.num_rounds):.0%}" for mode, count in sorted(rounds.items())
-    )
-    return [
-        category.name,
-        figures.name,
-        *_three(figures.ttft_ms),
-        *_three(figures.itl_ms),
-        " ".join(f"{share:.2f}" for share in figures.acceptance) or "-",
-        shares or "-",
-    ]
+    def verdicts(self) -> Iterator[str]:
+        """Whose tokens are the baseline's, and where each gains least, or loses most."""
+        for place, each in enumerate(self.total.contestants):
+            yield from _identity(each, self.total.num_prompts, is_baseline=not place)
+        for place, each in enumerate(self.total.contestants[1:], start=1):
+            lowest = min(self.parts, key=lambda part: part.contestants[place].ratio or 0.0)
+            found = lowest.contestants[place]
+            yield (
+                f"{each.name}: lowest speed-up {number(found.ratio, 3)} "
+                f"({interval_text(found.ratio_interval)}), in {lowest.name}"
+            )
 
 
-def _three(values: Percentiles) -> list[str]:
-    return [number(value, 1) for value in (values.p50, values.p90, values.p99)]
+def _identity(figures: ContestantFigures, num_prompts: int, *, is_baseline: bool) -> Iterator[str]:
+    if figures.is_peer:
+        yield (
+            f"{figures.name}: the same tokens on {identity_text(figures, num_prompts)} prompts "
+            "(other weights or rounding may differ)"
+        )
+    elif is_baseline:
+        if figures.num_differing:
+            yield f"{figures.name}: differs from itself on {figures.num_differing} prompts"
+    elif figures.num_differing:
+        yield f"{figures.name}: tokens differ on {figures.num_differing} prompts"
+    else:
+        yield f"{figures.name}: identical tokens on every prompt"

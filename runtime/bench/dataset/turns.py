@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from runtime.bench.dataset.contestant import Contestant, Sample
 from runtime.bench.dataset.items import Item
-from runtime.bench.kind import Show
+from runtime.bench.kind import Show, Tick
 
 WARM_UP_TOKENS = 8
 
@@ -19,12 +19,42 @@ Block: TypeAlias = Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
-    """By contestant: its answers, one to each prompt in their order, and why it did not run as its
-    name says, where that is so."""
+class Facts:
+    """About a contestant, when it had answered; see ``Contestant``."""
 
-    answers: dict[str, list[Sample]]
-    notes: dict[str, str]
+    description: str
+    is_peer: bool
+    note: str | None
+
+
+@dataclass(slots=True)
+class Answered:
+    """What there is, complete or not.
+
+    samples         by contestant and place: the answers to that prompt, one a pass
+    facts           by contestant
+    is_interrupted  ctrl-C came before the last answer
+    """
+
+    samples: dict[str, list[list[Sample]]]
+    facts: dict[str, Facts] = field(default_factory=dict)
+    is_interrupted: bool = False
+
+    @property
+    def baseline(self) -> list[list[Sample]]:
+        """Of the first contestant, which the others are compared with."""
+        return next(iter(self.samples.values()))
+
+    @property
+    def num_done(self) -> int:
+        """Answers."""
+        return sum(len(each) for of_one in self.samples.values() for each in of_one)
+
+    @property
+    def places(self) -> list[int]:
+        """Prompts that every contestant has answered, in order."""
+        columns = zip(*self.samples.values(), strict=True)
+        return [place for place, column in enumerate(columns) if all(column)]
 
 
 def single_prompts(items: Sequence[Item]) -> list[Block]:
@@ -48,16 +78,19 @@ def take_turns(
     show: Show,
     *,
     keeps_open: bool,
+    repeats: int = 1,
 ) -> Answered:
-    """Let each contestant answer each prompt, block by block. Another one begins each time: who
-    comes later finds the machine warmer, and other pages in its caches.
+    """Let each contestant answer each prompt, block by block, ``repeats`` times over. Another one
+    begins each time: who comes later finds the machine warmer, and other pages in its caches.
 
     ``keeps_open``: all are open from the first prompt to the last, one answers and the others
     sleep; else one is open at a time, for its turn.
+
+    A peer's answers are cut to the number of tokens that the first contestant gave.
+    Ctrl-C ends it early, with what there is.
     """
     names = list(openers)
-    found: dict[str, dict[int, Sample]] = {name: {} for name in names}
-    notes = {}
+    done = Answered({name: [[] for _ in prompts] for name in names})
     with ExitStack() as all_open:
         opened = {}
         if keeps_open:
@@ -65,25 +98,61 @@ def take_turns(
                 for number, name in enumerate(names, start=1):
                     opened[name] = all_open.enter_context(_warm(openers[name], prompts[0]))
                     tick(number, name)
-        with show("prompts", len(prompts) * len(names)) as tick:
-            for turn, block in enumerate(blocks):
-                for name in _rotated(names, turn):
+        with _kept_on_interrupt(done), show("answers", len(prompts) * len(names) * repeats) as tick:
+            turns = [(each, block) for each in range(repeats) for block in blocks]
+            for turn, (number_of_pass, block) in enumerate(turns):
+                # A prompt meets another order in each pass, however many prompts there are.
+                for name in _rotated(names, turn + number_of_pass):
                     at_hand: AbstractContextManager[Contestant] = (
                         nullcontext(opened[name])
                         if keeps_open
                         else _warm(openers[name], prompts[block[0]])
                     )
                     with at_hand as contestant:
-                        for place in block:
-                            sample = contestant.answer(prompts[place], max_tokens)
-                            found[name][place] = sample
-                            num_done = sum(map(len, found.values()))
-                            tick(num_done, f"{name}, {len(sample.tokens)} tokens")
-                        notes[name] = contestant.note
-    return Answered(
-        {name: [of_one[place] for place in range(len(prompts))] for name, of_one in found.items()},
-        {name: note for name, note in notes.items() if note},
-    )
+                        _answer(contestant, block, prompts, max_tokens, done, tick)
+    _cut_peers(done)
+    return done
+
+
+@contextmanager
+def _kept_on_interrupt(done: Answered) -> Iterator[None]:
+    """Ctrl-C in the body is written down, and what was answered until then is kept."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        done.is_interrupted = True
+
+
+def _answer(
+    contestant: Contestant,
+    block: Block,
+    prompts: Sequence[Sequence[int]],
+    max_tokens: int,
+    done: Answered,
+    tick: Tick,
+) -> None:
+    name = contestant.name
+    try:
+        for place in block:
+            plain = done.baseline[place]
+            is_known = contestant.is_peer and plain
+            sample = contestant.answer(
+                prompts[place], len(plain[0].tokens) if is_known else max_tokens
+            )
+            done.samples[name][place].append(sample)
+            tick(done.num_done, f"{name}, {len(sample.tokens)} tokens")
+    finally:
+        done.facts[name] = Facts(contestant.description, contestant.is_peer, contestant.note)
+
+
+def _cut_peers(done: Answered) -> None:
+    """Each to as many tokens as the first contestant gave, which may have answered after it."""
+    for name, facts in done.facts.items():
+        if facts.is_peer:
+            done.samples[name] = [
+                [sample.first(len(plain[0].tokens)) if plain else sample for sample in ours]
+                for ours, plain in zip(done.samples[name], done.baseline, strict=True)
+            ]
 
 
 def _rotated(names: Sequence[str], turn: int) -> Sequence[str]:

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from runtime.bench.dataset.contestant import Contestant, Sample
+from runtime.bench.dataset.contestant import Block, Contestant, Sample
 from runtime.bench.dataset.items import Item
 from runtime.bench.dataset.turns import (
     WARM_UP_TOKENS,
@@ -30,6 +30,11 @@ class Fake:
 
     name: str
     log: list[tuple[str, object]]
+    is_peer = False
+
+    @property
+    def description(self) -> str:
+        return f"{self.name} on a thread"
 
     @property
     def note(self) -> str | None:
@@ -52,18 +57,24 @@ def run(
     *,
     keeps_open: bool,
     open_one: Callable[..., AbstractContextManager[Contestant]] = opened,
+    repeats: int = 1,
+    names: Sequence[str] = NAMES,
 ) -> tuple[Answered, list[int]]:
     ticks: list[int] = []
 
     @contextmanager
     def show(what: str, total: int) -> Iterator[Callable[[int, str], None]]:
-        yield lambda done, _: ticks.append(done) if what == "prompts" else None
-        assert what == "loading" or ticks[-1] == total
+        yield lambda done, _: ticks.append(done) if what == "answers" else None
+        assert what == "loading" or len(ticks) == total
 
     blocks = single_prompts(ITEMS) if keeps_open else whole_categories(ITEMS)
-    openers = {name: partial(open_one, name, log) for name in NAMES}
-    done = take_turns(openers, PROMPTS, blocks, 20, show, keeps_open=keeps_open)
+    openers = {name: partial(open_one, name, log) for name in names}
+    done = take_turns(openers, PROMPTS, blocks, 20, show, keeps_open=keeps_open, repeats=repeats)
     return done, ticks
+
+
+def tokens_of(done: Answered, name: str) -> list[list[tuple[int, ...]]]:
+    return [[sample.tokens for sample in of_prompt] for of_prompt in done.samples[name]]
 
 
 def test_prompt_by_prompt_and_each_begins_at_times() -> None:
@@ -75,9 +86,12 @@ def test_prompt_by_prompt_and_each_begins_at_times() -> None:
     assert order[:6] == [("ar", 0), ("sd", 0), ("ssd", 0), ("sd", 1), ("ssd", 1), ("ar", 1)]
     assert [order[3 * turn][0] for turn in range(4)] == ["ar", "sd", "ssd", "ar"]
     assert {what for _, what in log[-3:]} == {"close"}
-    assert [sample.tokens for sample in done.answers["ssd"]] == [(0,), (1,), (2,), (3,)]
-    assert list(done.answers) == list(NAMES)
-    assert done.notes == {"sd": "sd could not"}
+    assert tokens_of(done, "ssd") == [[(0,)], [(1,)], [(2,)], [(3,)]]
+    assert list(done.samples) == list(NAMES)
+    assert [done.facts[name].note for name in NAMES] == [None, "sd could not", None]
+    assert done.facts["ar"].description == "ar on a thread"
+    assert done.places == [0, 1, 2, 3]
+    assert not done.is_interrupted
     assert ticks == list(range(1, 13))
 
 
@@ -91,7 +105,7 @@ def test_reopened_one_is_in_memory_at_a_time() -> None:
     turns = [entry for entry in log if entry[1] == "open"]
     assert [name for name, _ in turns] == ["ar", "sd", "ssd", "sd", "ssd", "ar"]
     assert log[:5] == [("ar", "open"), ("ar", "warm"), ("ar", 0), ("ar", 2), ("ar", 3)]
-    assert [sample.tokens for sample in done.answers["ar"]] == [(0,), (1,), (2,), (3,)]
+    assert tokens_of(done, "ar") == [[(0,)], [(1,)], [(2,)], [(3,)]]
     assert ticks == list(range(1, 13))
 
 
@@ -111,3 +125,74 @@ def test_an_error_closes_everybody(keeps_open: bool) -> None:
     with pytest.raises(RuntimeError, match="no room"):
         run(log, keeps_open=keeps_open, open_one=broken)
     assert {name for name, what in log if what == "close"} == {"ar", "sd"}
+
+
+def test_a_prompt_meets_another_order_in_each_pass() -> None:
+    """Four prompts and two contestants: by turns alone the same one would always begin."""
+    log: list[tuple[str, object]] = []
+    done, ticks = run(log, keeps_open=True, repeats=2, names=("ar", "sd"))
+    order = log[4:-2]
+    begins = [order[2 * turn] for turn in range(8)]
+    assert [name for name, place in begins if place == 0] == ["ar", "sd"]
+    assert [name for name, place in begins if place == 3] == ["sd", "ar"]
+    assert [len(each) for each in done.samples["sd"]] == [2] * 4
+    assert ticks == list(range(1, 17))
+
+
+@pytest.mark.parametrize("keeps_open", [False, True])
+def test_ctrl_c_keeps_what_was_answered(keeps_open: bool) -> None:
+    log: list[tuple[str, object]] = []
+
+    class Impatient(Fake):
+        def answer(self, prompt: Sequence[int], max_tokens: int) -> Sample:
+            if self.name == "ssd" and prompt[0] == 2 and max_tokens != WARM_UP_TOKENS:
+                raise KeyboardInterrupt
+            return super().answer(prompt, max_tokens)
+
+    @contextmanager
+    def open_one(name: str, log: list[tuple[str, object]]) -> Iterator[Contestant]:
+        try:
+            yield Impatient(name, log)
+        finally:
+            log.append((name, "close"))
+
+    @contextmanager
+    def show(_what: str, _total: int) -> Iterator[Callable[[int, str], None]]:
+        yield lambda _done, _detail: None
+
+    blocks = single_prompts(ITEMS) if keeps_open else whole_categories(ITEMS)
+    openers = {name: partial(open_one, name, log) for name in NAMES}
+    done = take_turns(openers, PROMPTS, blocks, 20, show, keeps_open=keeps_open)
+    assert done.is_interrupted
+    assert done.places == ([0, 1] if keeps_open else [0])
+    assert {name for name, what in log if what == "close"} == set(NAMES)
+    assert done.facts["ssd"].description == "ssd on a thread"
+
+
+def test_a_peer_is_cut_to_the_baseline_whoever_came_first() -> None:
+    """Half of its answers were begun before anybody knew how long the baseline's would be."""
+    asked: list[tuple[int, int]] = []
+
+    class Chatty(Fake):
+        is_peer = True
+
+        def answer(self, prompt: Sequence[int], max_tokens: int) -> Sample:
+            if max_tokens != WARM_UP_TOKENS:
+                asked.append((prompt[0], max_tokens))
+            blocks = tuple(Block(1.0 + i, 1, 0, 0, None, "ar") for i in range(max_tokens))
+            return Sample(tuple(range(max_tokens)), 0.0, float(max_tokens), blocks)
+
+    class Short(Fake):
+        def answer(self, prompt: Sequence[int], max_tokens: int) -> Sample:
+            return Sample((8,) * min(max_tokens, prompt[0]), 0.0, 1.0, ())
+
+    @contextmanager
+    def open_one(name: str, log: list[tuple[str, object]]) -> Iterator[Contestant]:
+        yield (Chatty if name == "other" else Short)(name, log)
+
+    done, _ = run([], keeps_open=True, open_one=open_one, names=("ar", "other"))
+    assert asked == [(0, 0), (1, 20), (2, 2), (3, 20)]
+    samples = [each for (each,) in done.samples["other"]]
+    assert [len(sample.tokens) for sample in samples] == [0, 1, 2, 3]
+    assert [sample.decode_s for sample in samples] == [0.0, 1.0, 2.0, 3.0]
+    assert [len(sample.blocks) for sample in samples] == [0, 1, 2, 3]
