@@ -17,6 +17,7 @@ from runtime.placement import place
 from runtime.spec.controller import Choices, Controller
 from runtime.spec.cost import Laws, PairTimes
 from runtime.spec.cost.search import best
+from runtime.spec.drafter import Drafter
 from runtime.spec.fallback import Fallback
 from runtime.spec.length import Costs, Lengths
 from runtime.spec.plan import PLAIN, RoundPlan
@@ -69,16 +70,20 @@ def calibrate(
     num_branches: int,
     batch: int,
     fallbacks: Sequence[Fallback] = tuple(Fallback),
+    drafters: Sequence[Drafter] = (Drafter.MODEL,),
     announce: Announce | None = None,
 ) -> Calibration:
     """Measure the pair on this machine, or remember; choose the placement for ``auto``.
 
-    Up to K drafts, W branches and ``batch`` rows. Takes some seconds the first time, which
-    ``announce`` is told before they pass.
+    Up to K drafts, W branches and ``batch`` rows, by ``drafters``. Takes some seconds the first
+    time, which ``announce`` is told before they pass.
     """
-    if bundle.draft is None or num_draft < 1:
+    only_copies = all(each is Drafter.LOOKUP for each in drafters)
+    if num_draft < 1 or (bundle.draft is None and not only_copies):
         note = "auto runs ar: there is no draft to speculate with"
         return Calibration("ar", Choices(), None, None, note)
+    if only_copies:
+        return _of_lookups(bundle, num_draft, batch, announce)
     why = "the machine was busy when measured"
     if num_branches < 1:
         why = "there are no branches to prepare outcomes in"
@@ -88,10 +93,11 @@ def calibrate(
     say = announce and partial(announce, _notice("--mode auto", "--mode ar or sd"))
     times = measure(bundle, num_draft, num_branches, batch, memo, say)
     laws = bundle_laws(bundle, num_draft, max(1, num_branches), memo)
-    turns = Choices(("sd",), num_draft)
+    turns = Choices(("sd",), num_draft, drafters=tuple(drafters))
     if times.apart is None:
         return _calibration("sd", turns, times.together, laws, why)
-    beside = Choices(("sd", "ssd"), num_draft, num_branches, tuple(fallbacks))
+    modes = "sd", "ssd"
+    beside = Choices(modes, num_draft, num_branches, tuple(fallbacks), tuple(drafters))
     batches = sorted({1, batch})
     gain = _speed(times.apart, laws, batches, beside) / _speed(times.together, laws, batches, turns)
     plain = _speed(times.apart, laws, batches) / _speed(times.together, laws, batches)
@@ -100,6 +106,19 @@ def calibrate(
     if gain >= needed:
         return _calibration("ssd", beside, times.apart, laws, why)
     return _calibration("sd", turns, times.together, laws, why)
+
+
+def _of_lookups(
+    bundle: Bundle, num_draft: int, batch: int, announce: Announce | None
+) -> Calibration:
+    """No draft engine runs: what a text offers is seen in the text, and only the target is timed
+    where there is no other."""
+    memo = Memo()
+    say = announce and partial(announce, _notice("--mode auto", "--mode ar or sd"))
+    times = measure(bundle, num_draft, 0, batch, memo, say)
+    laws = Laws.of(OutcomeStatistics(num_draft, 1))
+    choices = Choices(("sd",), num_draft, drafters=(Drafter.LOOKUP,))
+    return _calibration("sd", choices, times.together, laws, "drafts are looked up in the text")
 
 
 def pair_times(

@@ -41,6 +41,8 @@ SCATTER, STOLEN = 0.10, 0.15
 """More than this is a disturbance: the quartiles' distance in medians, and the share of time in
 which the calling thread did not work. Idle machines show 1 to 4 % and less than 2 %."""
 CONTEXT = 192
+NO_CALLS = Grid((1,), (1,), ((0.0,),))
+"""Of a draft that is not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +104,8 @@ def measure(
 ) -> MachineTimes:
     """Median seconds by shape, from the memo or measured now (some seconds).
 
-    ``num_branches`` 0 asks for no ``apart``. The bundle must have a draft. ``announce`` is called
-    before anything is measured.
+    ``num_branches`` 0 asks for no ``apart``. Calls of a draft that the bundle does not have take no
+    time. ``announce`` is called before anything is measured.
     """
     memo = memo or Memo()
     key = f"calls:{machine_key(bundle)}:K {num_draft} W {num_branches} B {batch}"
@@ -112,7 +114,8 @@ def measure(
         return known
     if announce is not None:
         announce()
-    together, quality = _measure(bundle, "sd", num_draft, num_branches, batch, memo)
+    taking_turns = "ar" if bundle.draft is None else "sd"
+    together, quality = _measure(bundle, taking_turns, num_draft, num_branches, batch, memo)
     apart = None
     if num_branches and quality.is_quiet:
         apart, other = _measure(bundle, "ssd", num_draft, num_branches, batch, memo)
@@ -144,7 +147,7 @@ def _measure(
     """Under the placement of ``mode``."""
     pair = LoadedPair(
         bundle,
-        place(mode, available_cores(), cpu_quota(), has_draft=True),
+        place(mode, available_cores(), cpu_quota(), has_draft=bundle.draft is not None),
         verify="coupled",
         num_draft=num_draft,
         num_branches=num_branches,
@@ -172,14 +175,14 @@ def _once(
     pair: LoadedPair, num_draft: int, num_branches: int, batch: int
 ) -> tuple[Measured, Quality]:
     rows = tuple(sorted({1, batch}))
-    target, draft = pair.target_session, pair.draft_session
     verify_widths = _some(1 + num_draft)
     draft_widths = tuple(sorted({1, 2, *_some(max(1, num_branches))}))
-    stride = draft.manifest.limits.max_branches
-    calls = [
-        _Calls(pair.target_stream, target, 0, rows, verify_widths, pair.invariance.min_tokens),
-        _Calls(pair.draft_stream, draft, stride, rows, draft_widths, 1),
-    ]
+    fewest = pair.invariance.min_tokens
+    calls = [_Calls(pair.target_stream, pair.target_session, 0, rows, verify_widths, fewest)]
+    if pair.has_draft:
+        draft = pair.draft_session
+        stride = draft.manifest.limits.max_branches
+        calls.append(_Calls(pair.draft_stream, draft, stride, rows, draft_widths, 1))
     started = perf_counter()
     for number in range(1 + MOST_PASSES):  # the first pass allocates and is left out
         for each in calls:
@@ -190,7 +193,7 @@ def _once(
         scatter=statistics.median(scatter for each in calls for scatter in each.scatters),
         stolen=max(each.stolen for each in calls),
     )
-    return Measured(calls[0].grid, calls[1].grid), quality
+    return Measured(calls[0].grid, calls[1].grid if pair.has_draft else NO_CALLS), quality
 
 
 class _Calls:

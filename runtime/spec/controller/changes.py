@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from runtime.spec.controller.choices import spelt
+from runtime.spec.controller.forecasts import Forecasts
+from runtime.spec.plan import PLAIN, RoundPlan
+
 SPACING = 64
 """Rounds between two lines that are told: a few sentences."""
 
@@ -34,3 +38,18 @@ class Changes:
         between = f" ({num_others} changes in between)" if num_others else ""
         self._tell(self.note + between)
         self._told_at, self._num_untold = round_number, 0
+
+
+def sentence(plan: RoundPlan, why: str, forecasts: Forecasts) -> str:
+    """What is run now and why, with the figures that speak for it or against it."""
+    plain = forecasts.plain
+    others = [forecasts.best, forecasts.rest] if forecasts.plans else [forecasts.rest]
+    found = [f"{spelt(each.plan)} {each.tokens_s:.0f}" for each in others if each.plan != PLAIN]
+    first, *rest = [*found, f"ar {plain.tokens_s:.0f}"]
+    accepted = []
+    if forecasts.plans:
+        accepted.append(f"first drafts accepted {forecasts.laws.acceptance:.0%}")
+    if forecasts.lookup is not None:
+        accepted.append(f"first copies {forecasts.copies.acceptance:.0%}")
+    predicted = ", ".join([f"{first} tokens/s", *rest])
+    return f"auto runs {spelt(plan)} ({why}; predicted: {predicted}; {', '.join(accepted)})"

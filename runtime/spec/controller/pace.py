@@ -2,11 +2,14 @@
 
 A machine slows down and recovers: other programs, heat. That shows in every call alike, while a
 call that was measured wrongly, or runs otherwise between calls of another engine than alone, shows
-in one mode only. So each engine's times carry two factors, one for all modes and one for each. Both
-follow what is seen over some tens of rounds. A mode's first rounds weigh more: calibration counts
-as one round, and what was seen before rounds of another mode as RETURNED. No round counts for more
-than OUTLIER times what was expected: the system's hiccups are not the machine's pace. What a round
-takes beyond its engines (the host, hand-overs) is added by mode.
+in one kind of round only. So each engine's times carry two factors, one for all kinds and one for
+each (``choices.kind_of``). Both follow what is seen over some tens of rounds. A kind's first rounds
+weigh more: calibration counts as one round, and what was seen before rounds of another kind as
+RETURNED. A drift of plain rounds is taken for everybody's: texts that grow longer make each call
+slower, and taking a part of it for plain decoding's own made speculation look good on long texts.
+No round counts for far more than was expected: the system's hiccups, a tenth of all rounds beside
+other programs, are not the machine's pace. What a round takes beyond its engines (the host,
+hand-overs) is added by kind.
 """
 
 from __future__ import annotations
@@ -14,16 +17,20 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from runtime.spec.controller.choices import preparing_s
+from runtime.spec.controller.choices import kind_of, preparing_s
 from runtime.spec.cost import CallTimes, PairTimes
+from runtime.spec.drafter import Drafter
 from runtime.spec.fallback import ProposalKind
-from runtime.spec.plan import PLAIN, RoundReport
+from runtime.spec.plan import PLAIN, RoundPlan, RoundReport
 
 FOLLOW, SHARED = 1 / 8, 3 / 4
-"""How far the factors move towards what one round showed, and how much of that is every mode's."""
+"""How far the factors move towards what one round of speculation showed, and how much of that is
+taken for every kind's."""
 RETURNED = 2
-"""Rounds that what was seen of a mode counts for, where another one ran meanwhile."""
-OUTLIER = 2.0
+"""Rounds that what was seen of a kind counts for, where another one ran meanwhile."""
+OUTLIER, HICCUP = 2.0, 1.25
+"""A kind's first rounds count as so far from what was expected at most, later ones as so far."""
+LOOKUPS = kind_of(RoundPlan("sd", drafter=Drafter.LOOKUP))
 GAP_S = 0.0003
 """Seconds a round spends outside its engines, until they are measured."""
 
@@ -35,66 +42,88 @@ class Pace:
         self._prior = prior
         self._target, self._draft = _Factors(), _Factors()
         self._gaps: dict[str, float] = {}
+        self._least_gap_s = max(GAP_S, prior.exchange_s)
         self._prepared = PLAIN  # how the outcomes of the next round were prepared, if that is known
 
-    def times(self, mode: str) -> PairTimes:
-        """The times to expect of a round in that mode."""
+    def times(self, kind: str) -> PairTimes:
+        """The times to expect of such a round."""
         prior = self._prior
-        target, draft = self._target.of(mode), self._draft.of(mode)
+        target, draft = self._target.of(kind), self._draft.of(kind)
         return replace(
             prior,
             target=Scaled(prior.target, target),
             target_beside=Scaled(prior.target_beside, target),
             draft=Scaled(prior.draft, draft),
             draft_beside=Scaled(prior.draft_beside, draft),
-            exchange_s=self.gap_s(mode),
+            exchange_s=self.gap_s(kind),
         )
 
-    def gap_s(self, mode: str) -> float:
-        """Seconds of a round outside its engines."""
-        known = self._gaps.values()
-        default = sum(known) / len(known) if known else max(GAP_S, self._prior.exchange_s)
-        return self._gaps.get(mode, default)
+    def plain_s(self, batch: int) -> float:
+        """Seconds of a plain round."""
+        return self._target.of("ar") * self._prior.target.seconds(batch, 1) + self.gap_s("ar")
+
+    def gap_s(self, kind: str) -> float:
+        """Seconds of such a round outside its engines. A kind that was not seen hands over as often
+        as others, and oftener than plain rounds do."""
+        known = self._gaps.get(kind)
+        return max([self._least_gap_s, *self._gaps.values()]) if known is None else known
 
     def see(self, report: RoundReport, batch: int, *, is_cut: bool = False) -> None:
         """A round of so many texts; ``is_cut``: proposals may end before K. One that was held up by
         a draft that had to catch up says nothing."""
         plan, rows, prepared = report.plan, report.rows, self._prepared
         self._prepared = PLAIN
-        if report.verify_s <= 0 or any(row.is_behind for row in rows):
+        is_alone = report.is_steady or report.seconds is None  # nothing was read beside it
+        if report.verify_s <= 0 or not is_alone or any(row.is_behind for row in rows):
             return
-        times, mode = self.times(plan.mode), plan.mode
+        kind = kind_of(plan)
+        if plan.mode == "ar":
+            self.see_target(kind, self._plain_verify_s(batch), report.verify_s)
+        else:
+            self._see_speculation(report, kind, prepared, batch, is_cut=is_cut)
+        if report.seconds is not None and report.is_steady:
+            self.see_gap(kind, report.seconds - report.verify_s - report.exposed_s)
+
+    def _plain_verify_s(self, batch: int) -> float:
+        return self._target.of("ar") * self._prior.target.seconds(batch, 1)
+
+    def _see_speculation(
+        self, report: RoundReport, kind: str, prepared: RoundPlan, batch: int, *, is_cut: bool
+    ) -> None:
+        plan, rows, times = report.plan, report.rows, self.times(kind)
+        is_by_model = plan.drafter is not Drafter.LOOKUP
         width = 1 + max(row.num_drafted for row in rows)
-        if is_cut and mode == "sd":
-            width = 1 + plan.num_draft  # what shorter ones save is the mode's own pace
-        target = times.target_beside if mode == "ssd" else times.target
-        self.see_target(mode, target.seconds(batch, width), report.verify_s)
-        kinds = {row.kind for row in rows}
-        if mode == "sd":
+        if is_cut and plan.mode == "sd" and is_by_model:
+            width = 1 + plan.num_draft  # what shorter ones save is the kind's own pace
+        target = times.target_beside if plan.mode == "ssd" else times.target
+        self.see_target(kind, target.seconds(batch, width), report.verify_s)
+        if not is_by_model:
+            return
+        sources = {row.kind for row in rows}
+        copies = ProposalKind.LOOKUP in sources
+        if plan.mode == "sd" and not copies:
             expected_s = (width - 1) * times.draft.seconds(batch, 1)
-            self.see_draft(mode, expected_s, report.draft_s)
-        elif mode == "ssd":
-            if prepared == plan and ProposalKind.JIT not in kinds:
-                self.see_draft(mode, preparing_s(times, batch, plan), report.draft_s)
-            if ProposalKind.LOOKUP not in kinds:  # those take a root pass of any width
+            self.see_draft(kind, expected_s, report.draft_s)
+        elif plan.mode == "ssd":
+            if prepared == plan and ProposalKind.JIT not in sources:
+                self.see_draft(kind, preparing_s(times, batch, plan), report.draft_s)
+            if not copies:  # those take a root pass of any width
                 self._prepared = plan
-        if report.seconds is not None:
-            self.see_gap(mode, report.seconds - report.verify_s - report.exposed_s)
 
-    def see_target(self, mode: str, expected_s: float, seconds: float) -> None:
-        """A verification that ``times(mode)`` expected to take ``expected_s``."""
-        self._target.see(mode, expected_s, seconds)
+    def see_target(self, kind: str, expected_s: float, seconds: float) -> None:
+        """A verification that ``times(kind)`` expected to take ``expected_s``."""
+        self._target.see(kind, expected_s, seconds)
 
-    def see_draft(self, mode: str, expected_s: float, seconds: float) -> None:
-        """A round's drafting that ``times(mode)`` expected to take ``expected_s``."""
+    def see_draft(self, kind: str, expected_s: float, seconds: float) -> None:
+        """A round's drafting that ``times(kind)`` expected to take ``expected_s``."""
         if seconds > 0 and expected_s > 0:
-            self._draft.see(mode, expected_s, seconds)
+            self._draft.see(kind, expected_s, seconds)
 
-    def see_gap(self, mode: str, seconds: float) -> None:
+    def see_gap(self, kind: str, seconds: float) -> None:
         """What a round took beyond the engines that it waited for."""
-        known = self.gap_s(mode)
+        known = self.gap_s(kind)
         seen = min(max(0.0, seconds), OUTLIER * known + GAP_S)
-        self._gaps[mode] = known + FOLLOW * (seen - known)
+        self._gaps[kind] = known + FOLLOW * (seen - known)
 
 
 class _Factors:
@@ -106,21 +135,32 @@ class _Factors:
         self._num_seen: Counter[str] = Counter()
         self._last = ""
 
-    def of(self, mode: str) -> float:
-        return self._shared * self._own.get(mode, 1.0)
+    def of(self, kind: str) -> float:
+        return self._shared * self._own_of(kind)
 
-    def see(self, mode: str, expected_s: float, seconds: float) -> None:
-        if mode != self._last:
-            # What was taken for every mode's meanwhile may have been the other one's alone.
-            self._num_seen[mode] = min(self._num_seen[mode], RETURNED)
-            self._last = mode
-        self._num_seen[mode] += 1
-        weight = max(FOLLOW, 1 / (1 + self._num_seen[mode]))
-        # A mode's first rounds show how it differs; later, all of it drifts together.
-        shared = SHARED if weight == FOLLOW else 0.0
-        ratio = min(OUTLIER, max(1 / OUTLIER, seconds / max(expected_s, 1e-9)))
-        self._shared *= ratio ** (weight * shared)
-        self._own[mode] = self._own.get(mode, 1.0) * ratio ** (weight * (1 - shared))
+    def _own_of(self, kind: str) -> float:
+        """Lookups that find nothing are plain rounds: until they are seen they are as those."""
+        known = self._own.get(kind)
+        if known is None and kind == LOOKUPS:
+            known = self._own.get("ar")
+        return 1.0 if known is None else known
+
+    def see(self, kind: str, expected_s: float, seconds: float) -> None:
+        if kind != self._last:
+            # What was taken for every kind's meanwhile may have been the other one's alone.
+            self._num_seen[kind] = min(self._num_seen[kind], RETURNED)
+            self._last = kind
+        self._num_seen[kind] += 1
+        weight = max(FOLLOW, 1 / (1 + self._num_seen[kind]))
+        most = HICCUP if weight == FOLLOW else OUTLIER
+        ratio = min(most, max(1 / most, seconds / max(expected_s, 1e-9)))
+        # A kind's first rounds show how it differs; later, all of it drifts together.
+        shared = 0.0
+        if weight == FOLLOW:
+            shared = 1.0 if kind == "ar" else SHARED
+            self._shared *= ratio ** (weight * shared)
+        if shared < 1.0:
+            self._own[kind] = self._own_of(kind) * ratio ** (weight * (1 - shared))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,20 +1,29 @@
 """The controller: what the next round shall be, by the cost model and the last rounds.
 
+While the draft engine rests, rounds are plain, or copy from the text where lookups look faster:
+what those would yield is known from every round (``runtime.spec.controller.copies``), so they need
+no trial. Whether the draft's own tokens are worth their time shows only where it drafts.
+
     state   rounds are    until                                         then
     ------  ------------  --------------------------------------------  -----------------------
-    PLAIN   plain         the pause is over, the account covers a trial TRIAL
-                          and owes nothing
+    REST    those of a    the pause is over, and the account covers a   TRIAL
+            rest          trial with all that the draft has to read
     TRIAL   speculative   TRIAL_ROUNDS of them were judged              ON if the model predicts a
-                                                                        gain now, else PLAIN, for
+                                                                        gain now, else REST, for
                                                                         twice as long
-    ON      speculative   the model predicts a loss                     PLAIN
+    ON      speculative   the model predicts a loss                     REST
+                          a text begins that is too short to repay      ASIDE
+                          what the draft has to read for it
+    ASIDE   those of a    a text begins that does repay it              ON
+            rest          as long as the longest pause                  REST
     CHECK   plain         CHECK_ROUNDS of them were launched            ON, if that still pays
 
-In TRIAL and ON an account that does not cover the next round leads to PLAIN, too.
+In TRIAL and ON an account that does not cover the next round leads to REST, too.
 
-It is never stuck one way. In PLAIN the pause is bounded, so drafts that have become right are found
+It is never stuck one way. In REST the pause is bounded, so drafts that have become right are found
 out; in ON a few plain rounds now and then keep the other side of the comparison fresh. What trials
-may cost is for ``runtime.spec.controller.credit`` to say, with the bound that follows from it.
+may cost is for ``runtime.spec.controller.credit`` to say, with the bound that follows from it. What
+was learnt belongs to the pair, not to a text: it survives from one request to the next.
 
 K, W, the fallback and the mode change while speculation is on, one step at a time: now and then the
 neighbours of the plan are put into the cost model, with the laws and times of the last rounds, and
@@ -25,25 +34,19 @@ shrink. Where nothing looks like a gain, a trial is made with the plan that lose
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from enum import Enum, auto
 
-from runtime.spec.controller.changes import Changes
-from runtime.spec.controller.choices import (
-    Choices,
-    as_if_uncut,
-    is_near,
-    longest_round_s,
-    may_wait,
-    spelt,
-)
+from runtime.spec.controller.account import Account
+from runtime.spec.controller.changes import Changes, sentence
+from runtime.spec.controller.choices import Choices, spelt
 from runtime.spec.controller.credit import Credit
-from runtime.spec.controller.laws import RecentLaws
-from runtime.spec.controller.pace import Pace
-from runtime.spec.cost import Laws, PairTimes, Prediction, predict
-from runtime.spec.fallback import Fallback, ProposalKind
-from runtime.spec.plan import PLAIN, RoundPlan, RoundReport, RowReport
+from runtime.spec.controller.forecasts import ENTER, Forecasts
+from runtime.spec.controller.learning import Learning
+from runtime.spec.controller.reading import Reading
+from runtime.spec.controller.resting import Resting, has_drifted
+from runtime.spec.cost import Laws, PairTimes
+from runtime.spec.plan import PLAIN, Outlook, RoundPlan, RoundReport
 
 TRIAL_ROUNDS = 4
 """Judged rounds of a trial. Drafts that are right half of the time show it in these; what shows
@@ -51,39 +54,40 @@ only in more is not worth more."""
 MOST_TRIAL_ROUNDS = 32
 """Launched ones: a draft may be behind at first, and ssd begins without drafts."""
 FIRST_PAUSE, LONGEST_PAUSE = 16, 512
-"""Plain rounds between two trials: doubled by each that fails. The longest one is what it may take
-to notice that another kind of text has begun."""
+"""Rounds of rest between two trials: doubled by each that fails. The longest one is what it may
+take to notice that another kind of text has begun."""
+THINK_EVERY = 4
+"""Rounds between two thoughts about what the draft would have to read."""
 LOOK_EVERY = 8
 """Rounds between two looks at the model: one round hardly moves it. Every second look is at the
 neighbours of the plan, too, which takes some tenths of a millisecond of the host."""
 SOONEST_LOOK, LOW_ROUNDS = 4, 3
 """Where the account covers no more than so many bad rounds, a look comes after so few rounds."""
-CHECK_EVERY, CHECK_ROUNDS = 256, 3
-"""Speculative rounds between two checks of plain decoding, and plain rounds of a check: 1.2 % of
+CHECK_EVERY, CHECK_ROUNDS = 128, 3
+"""Speculative rounds between two checks of plain decoding, and plain rounds of a check: 2.3 % of
 what speculation gains."""
-ENTER, SWITCH = 1.03, 1.03
-"""How much faster something else must look to be tried. Going back to plain decoding needs no
-margin: it is what the bound is measured against."""
-STALL = 4.0
-"""A round that takes longer than so many times the longest forecast was held up by the system: no
-more of it is charged. A second's pause would keep speculation off for a minute."""
-MOST_IN_FLIGHT = 3
-"""Rounds that are launched and not yet reported, at most."""
+COPY_CHECK_EVERY = 48
+"""The same of lookups, which gain less."""
+COPYING = 1.3
+"""Where lookups are so much faster than plain rounds, a draft that is not expected to be faster yet
+waits until the text repeats itself less: a trial would cost what they gain."""
+TOO_LITTLE = "too little to come for what the draft has to read"
 
 
 class State(Enum):
     """See the module's table."""
 
-    PLAIN = auto()
+    REST = auto()
     TRIAL = auto()
     ON = auto()
+    ASIDE = auto()
     CHECK = auto()
 
 
 class Controller:
     """A ``Policy``. No clock, no device: all it knows of time is in the reports.
 
-    ``note`` says in one line what is done now and why; ``credit`` is the account, to be read.
+    ``note`` says in one line what is done now and why; ``credit`` is to be read.
     """
 
     def __init__(
@@ -99,27 +103,22 @@ class Controller:
         """``times`` and ``prior`` are what calibration found. ``is_cut``: proposals may end before
         K (``runtime.spec.length``). ``on_change`` is told of changes of mind, not more often than
         ``changes.SPACING`` says."""
-        self._pace = Pace(times)
-        self._laws = RecentLaws(prior, choices.num_draft)
-        self._plans = choices.plans()
-        self._batch = max(1, batch)
-        self._is_cut = is_cut
-        self.credit = Credit()
+        self._forecasts = Forecasts(times, prior, choices, batch)
+        self._learning = Learning(self._forecasts, is_cut=is_cut)
+        self._reading = Reading(times)
+        self._resting = Resting(COPY_CHECK_EVERY, CHECK_ROUNDS)
+        self._account = Account(self._forecasts, self._reading)
         self._changes = Changes(on_change)
-        self._in_flight: deque[float] = deque(maxlen=MOST_IN_FLIGHT)  # what each may lose
-        self._rows: dict[int, tuple[RowReport, RoundPlan]] = {}  # each slot's last one
-        self._slots: set[int] = set()  # of the last report
-        self._is_over = not self._plans
-        self._state = State.PLAIN
+        self._is_over = not self._forecasts.plans and self._forecasts.lookup is None
+        self._state = State.REST
         self._pause = FIRST_PAUSE
-        self._paused_at = self._batch
+        self._paused_at = self._forecasts.batch
         self._num_rounds = 0
         self._since = 0  # rounds launched in this state
         self._since_look = 0
-        self._since_verdict = 0  # rounds that showed nothing of the draft
-        self._num_verdicts = 0  # rounds of this state that did
-        self._earned_s = 0.0  # by speculation since it was taken up
-        self._scan()
+        self._num_verdicts = 0  # rounds of this state that showed something of the draft
+        self._plain_s = 0.0  # a plain round, when it was looked at last
+        self._has_joined = False  # a text, since it was last thought about
         self._begin()
 
     @property
@@ -127,25 +126,43 @@ class Controller:
         """What is done now and why."""
         return self._changes.note
 
-    def next_round(self) -> RoundPlan:
+    @property
+    def credit(self) -> Credit:
+        """What speculation may lose now."""
+        return self._account.credit
+
+    @property
+    def watches_lookups(self) -> bool:
         """See ``Policy``."""
-        plan = PLAIN if self._is_over else self._choose()
+        return self._forecasts.may_copy
+
+    def next_round(self, look: Callable[[], Outlook]) -> RoundPlan:
+        """See ``Policy``."""
+        plan = PLAIN if self._is_over else self._choose(look)
         self._changes.tell_rest(self._num_rounds)
-        self._in_flight.append(0.0 if plan is PLAIN else self._loss_s)
+        self._account.launch(plan)
         self._since += 1
         self._num_rounds += 1
         return plan
 
+    def joins(self, num_prompt: int, num_left: int) -> bool:
+        """See ``Policy``."""
+        self._has_joined = True
+        self._reading.text_begins()
+        self._forecasts.copies.begin_text(self._forecasts.batch)
+        if self._is_over or self._state not in (State.ON, State.CHECK):
+            return False  # a trial's reading is paid for like its rounds
+        return self._repays(Outlook(num_left, num_prompt), 1)
+
     def observe(self, report: RoundReport) -> None:
         """See ``Policy``."""
-        if self._in_flight:
-            self._in_flight.popleft()
+        self._account.land()
         if self._is_over or not report.rows:
             return
-        self._count_texts(report)
-        self._learn(report)
-        self._pace.see(report, self._batch, is_cut=self._is_cut)
-        self._settle(report)
+        if self._learning.count_texts(report):
+            self._look(wide=self._state is State.ON)
+        self._num_verdicts += self._learning.learn(report)
+        self._account.settle(report)
         self._since_look += 1
         if self._since_look % LOOK_EVERY == 0:
             self._look(wide=self._is_speculating and self._since_look >= 2 * LOOK_EVERY)
@@ -153,190 +170,172 @@ class Controller:
     def failed(self, reason: str) -> None:
         """See ``Policy``."""
         self._is_over = True
-        self._state = State.PLAIN
+        self._state = State.REST
         self._changes.add(self._num_rounds, f"auto runs ar for good: {reason}")
 
     # choosing
 
-    def _choose(self) -> RoundPlan:
-        if self._state is State.PLAIN:
-            self._consider_trial()
+    def _choose(self, look: Callable[[], Outlook]) -> RoundPlan:
+        if self._state is State.REST:
+            if self._since >= self._pause and self._since % THINK_EVERY == 0:
+                self._consider_trial(look())
         elif self._state is State.TRIAL:
-            self._judge_trial()
+            self._judge_trial(look)
         elif self._state is State.ON:
-            self._reconsider()
+            self._reconsider(look)
+        elif self._state is State.ASIDE:
+            if self._since % THINK_EVERY == 0 and self._repays(look()):
+                self._turn(State.ON, "this text repays what the draft has to read")
+            elif self._since >= LONGEST_PAUSE:
+                self._turn(State.REST, "the draft has rested for long")
         elif self._since >= CHECK_ROUNDS:
-            self._look(wide=True)
-            if self._gain >= 1.0:
-                self._turn(State.ON)
-            else:
-                self._give_up("plain rounds are faster than they were")
-        if self._is_speculating and not self._covers(1):
+            self._end_check(look)
+        if self._is_speculating:
+            if self._account.covers(self._account.loss_s):
+                return self._forecasts.best.plan
             self._give_up("the last rounds were slower than plain ones")
-        return self._best.plan if self._is_speculating else PLAIN
+        return PLAIN if self._state is State.CHECK else self._rest()
 
     @property
     def _is_speculating(self) -> bool:
         return self._state in (State.TRIAL, State.ON)
 
-    def _consider_trial(self) -> None:
-        if not self._batch / 2 < self._paused_at < self._batch * 2:
+    def _rest(self) -> RoundPlan:
+        """A round without the draft engine."""
+        found = self._forecasts.rest.plan
+        is_covered = found is not PLAIN and self._account.covers(self._forecasts.most_lost_s(found))
+        plain_s = self._forecasts.plain.round_s
+        plan = self._resting.next_round(found if is_covered else PLAIN, plain_s)
+        if self._resting.has_changed:
+            copies = self._resting.is_copying
+            self._tell("the text repeats itself" if copies else "copies do not pay now")
+        return plan
+
+    def _consider_trial(self, outlook: Outlook) -> None:
+        forecasts, batch = self._forecasts, self._forecasts.batch
+        if not batch / 2 < self._paused_at < batch * 2:
             # What was found out about so many rows does not hold for so few.
-            self._paused_at, self._pause = self._batch, FIRST_PAUSE
-        if self._since < self._pause or self.credit.debt_s or not self._covers(TRIAL_ROUNDS):
+            self._paused_at, self._pause = batch, FIRST_PAUSE
             return
-        self._laws.fade(self._since_verdict)
-        self._since_verdict = 0
-        self._scan()
-        if not self._covers(TRIAL_ROUNDS):
-            return  # what is tried now has more to lose
-        self._earned_s = 0.0
-        self._turn(State.TRIAL)
-
-    def _judge_trial(self) -> None:
-        if self._num_verdicts < TRIAL_ROUNDS and self._since < MOST_TRIAL_ROUNDS:
+        is_beaten = forecasts.copying_gain > COPYING and forecasts.gain < 1.0
+        is_short = outlook.num_left < TRIAL_ROUNDS * batch
+        if not forecasts.plans or is_beaten or is_short or not self._affords(outlook):
             return
-        self._look(wide=True)
-        if self._gain >= ENTER:
-            self._turn(State.ON, "a trial went well")
-        else:
-            self._give_up("a trial went badly")
+        self._learning.fade()
+        forecasts.scan(self._account.for_rounds_s / TRIAL_ROUNDS)
+        self._account.value()
+        if not self._affords(outlook):
+            return  # the cheapest trial has more to lose than it had
+        self._account.earned_s = 0.0
+        self._turn(State.TRIAL, "a trial")
+        self._reading.begins(outlook.num_lacking)
 
-    def _reconsider(self) -> None:
-        if self._gain < 1.0:
+    def _affords(self, outlook: Outlook) -> bool:
+        """Whether a trial, or what is left of it, may cost what it may, reading included."""
+        reading_s = self._reading.seconds(outlook.num_lacking)
+        num_left = self._reading.left(outlook, self._forecasts.batch)
+        has_joined, self._has_joined = self._has_joined, False
+        num_rounds = TRIAL_ROUNDS
+        if self._state is State.TRIAL:
+            num_rounds -= self._num_verdicts
+        return self._account.affords(num_rounds, reading_s, num_left, is_new_text=has_joined)
+
+    def _judge_trial(self, look: Callable[[], Outlook]) -> None:
+        if self._num_verdicts >= TRIAL_ROUNDS or self._since >= MOST_TRIAL_ROUNDS:
+            self._look(wide=True)
+            if self._forecasts.gain >= ENTER:
+                self._turn(State.ON, "a trial went well")
+            else:
+                self._give_up("a trial went badly")
+        elif self._has_joined:
+            self._has_joined = False
+            outlook = look()
+            if outlook.num_lacking and not self._affords(outlook):
+                self._turn(State.REST, "a trial is put off for a shorter text")
+                self._since = self._pause
+            else:
+                self._reading.begins(outlook.num_lacking)
+
+    def _reconsider(self, look: Callable[[], Outlook]) -> None:
+        if self._forecasts.gain < 1.0:
             self._give_up("drafts are accepted too seldom")
-        elif self._num_verdicts >= CHECK_EVERY:
+        elif self._num_verdicts >= CHECK_EVERY or has_drifted(
+            self._plain_s, self._forecasts.plain.round_s, self._since
+        ):
             self._turn(State.CHECK)
-        elif self._since_look >= SOONEST_LOOK and not self._covers(LOW_ROUNDS):
+        elif self._since_look >= SOONEST_LOOK and not self._account.covers(
+            LOW_ROUNDS * self._account.loss_s
+        ):
             self._look(wide=True)  # fewer drafts may be worth it still
+        if self._state is State.ON and (self._has_joined or self._since % THINK_EVERY == 0):
+            self._has_joined = False
+            if not self._repays(look()):
+                self._turn(State.ASIDE, TOO_LITTLE)
 
-    def _covers(self, num_rounds: int) -> bool:
-        return self.credit.covers(num_rounds * self._loss_s + sum(self._in_flight))
+    def _repays(self, outlook: Outlook, batch: int | None = None) -> bool:
+        """Whether the best plan saves more than its draft takes to read the texts: all of the
+        batch, or so many."""
+        num_left = self._reading.left(outlook, batch or self._forecasts.batch)
+        saved_s = self._forecasts.saved_s(num_left)
+        return self._reading.seconds(outlook.num_lacking) <= max(0.0, saved_s)
+
+    def _end_check(self, look: Callable[[], Outlook]) -> None:
+        self._look(wide=True)
+        if self._forecasts.gain < 1.0:
+            self._give_up("plain rounds are faster than they were")
+        elif self._repays(look()):
+            self._turn(State.ON)
+        else:
+            self._turn(State.ASIDE, TOO_LITTLE)
 
     def _give_up(self, why: str) -> None:
-        """Back to plain decoding: for long if speculation earned nothing."""
-        paid = self._state is not State.TRIAL and self._earned_s > 0
+        """Back to rest: for long if speculation earned nothing."""
+        paid = self._state is not State.TRIAL and self._account.earned_s > 0
         self._pause = FIRST_PAUSE if paid else min(LONGEST_PAUSE, 2 * self._pause)
-        self._paused_at = self._batch
-        self._turn(State.PLAIN, why)
-        self._scan()
+        self._paused_at = self._forecasts.batch
+        self._account.saving_s = 0.0
+        self._turn(State.REST, why)
+        self._forecasts.scan()
+        self._account.value()
 
     def _turn(self, state: State, why: str | None = None) -> None:
         self._state, self._since, self._num_verdicts = state, 0, 0
+        self._plain_s = self._forecasts.plain.round_s
+        self._reading.breaks_off()
         if why is not None:
             self._tell(why)
 
     def _begin(self) -> None:
+        self._account.value()
         if self._is_over:
             self._changes.add(0, "auto runs ar: there is no draft to speculate with")
-        else:
-            # Plain rounds come first either way: what all is compared with was measured at rest.
-            self._turn(State.CHECK if self._gain >= ENTER else State.PLAIN, "by calibration")
+            return
+        # Plain rounds come first either way: what all is compared with was measured at rest.
+        pays = self._forecasts.gain >= ENTER and bool(self._forecasts.plans)
+        self._turn(State.CHECK if pays else State.REST, "by calibration")
 
     def _tell(self, why: str) -> None:
-        best, plain = self._best, self._plain
-        found = f"{spelt(best.plan)} {best.tokens_s:.0f} tokens/s, ar {plain.tokens_s:.0f}"
-        shown = "ar" if self._state is State.PLAIN else spelt(best.plan)
-        line = (
-            f"auto runs {shown} ({why}; predicted: {found}; "
-            f"first drafts accepted {self._laws.acceptance:.0%})"
-        )
-        self._changes.add(self._num_rounds, line)
+        plan = self._forecasts.best.plan
+        if self._state in (State.REST, State.ASIDE):
+            plan = self._forecasts.rest.plan if self._resting.is_copying else PLAIN
+        self._changes.add(self._num_rounds, sentence(plan, why, self._forecasts))
 
     # the model
 
-    @property
-    def _gain(self) -> float:
-        """Predicted speed of the best speculative plan, in that of plain decoding."""
-        return self._best.tokens_s / self._plain.tokens_s
-
-    def _scan(self) -> None:
-        """Put all plans into the model."""
-        laws = self._laws.now()
-        self._plain = self._predict(PLAIN, laws)
-        found = [self._predict(plan, laws) for plan in self._plans] or [self._plain]
-        self._best = max(found, key=lambda each: each.tokens_s)
-        if self._gain < ENTER:
-            same = [each for each in found if each.plan.mode == self._best.plan.mode]
-            self._best = min(same, key=lambda each: (self._most_lost_s(each.plan), -each.tokens_s))
-        self._after_look()
-
     def _look(self, *, wide: bool = False) -> None:
-        """Put the plan into the model again; ``wide``: its neighbours, too."""
-        laws = self._laws.now()
-        self._plain = self._predict(PLAIN, laws)
-        self._best = now = self._predict(self._best.plan, laws)
+        """Put the plans into the model again; ``wide``: the neighbours of the best, too."""
+        if not self._is_speculating and not wide:
+            self._forecasts.look_at_rest()
+            self._account.value()
+            return
         if wide:
             self._since_look = 0
-            near = [self._predict(each, laws) for each in self._plans if self._is_open(each)]
-            best = max(near, key=lambda each: each.tokens_s, default=now)
-            if best.tokens_s >= SWITCH * now.tokens_s:
-                self._best = best
-                if self._state is not State.TRIAL:
-                    self._tell(f"better than {spelt(now.plan)}")
-        self._after_look()
+        left = self._forecasts.look(self._is_open if wide else None)
+        if left is not None and self._state is not State.TRIAL:
+            self._tell(f"better than {spelt(left)}")
+        self._account.value()
 
     def _is_open(self, plan: RoundPlan) -> bool:
         """Whether the plan may follow the present one."""
-        if not is_near(self._best.plan, plan):
-            return False
-        loss_s = self._most_lost_s(plan)
-        return loss_s <= self._loss_s or self.credit.covers(2 * loss_s + sum(self._in_flight))
-
-    def _after_look(self) -> None:
-        self._loss_s = self._most_lost_s(self._best.plan)
-        self.credit.value(self._loss_s)
-
-    def _most_lost_s(self, plan: RoundPlan) -> float:
-        """The most that a round by the plan loses: each row emits one token at least, or under jit
-        one row does while the others sit it out."""
-        longest_s = longest_round_s(self._pace.times(plan.mode), self._batch, plan)
-        least = 1 / self._batch if may_wait(plan) else 1.0
-        return max(0.0, longest_s - least * self._plain.round_s)
-
-    def _predict(self, plan: RoundPlan, laws: Laws) -> Prediction:
-        return predict(self._pace.times(plan.mode), laws, self._batch, plan)
-
-    # learning
-
-    def _count_texts(self, report: RoundReport) -> None:
-        """Rows that missed may sit the next round out under jit, and are not in its report."""
-        slots = {row.slot for row in report.rows}
-        batch = len(slots | self._slots if may_wait(report.plan) else slots)
-        self._slots = slots
-        if batch != self._batch:
-            self._batch = batch
-            self._look(wide=self._state is State.ON)
-
-    def _learn(self, report: RoundReport) -> None:
-        is_verdict = False
-        for row in report.rows:
-            before, plan_before = self._rows.get(row.slot, (None, PLAIN))
-            self._rows[row.slot] = row, report.plan
-            if row.is_behind:
-                continue
-            kind, num_drafted = row.kind, row.num_drafted
-            if self._is_cut:
-                kind, num_drafted = as_if_uncut(row, report.plan, plan_before)
-            is_verdict |= num_drafted > 0 or row.hit is not None
-            self._laws.see(kind, num_drafted, row.accepted)
-            if before is None or row.hit is None:
-                continue
-            all_accepted = before.accepted == before.num_drafted
-            self._laws.see_rank(before.kind, row.rank, all_accepted=all_accepted)
-            if not row.hit and plan_before.fallback is Fallback.LOOKUP:
-                self._laws.see_copy(is_found=row.kind is ProposalKind.LOOKUP)
-        self._num_verdicts += is_verdict
-        self._since_verdict = 0 if is_verdict else self._since_verdict + 1
-
-    def _settle(self, report: RoundReport) -> None:
-        num_emitted = sum(row.num_emitted for row in report.rows)
-        plain_s = num_emitted * self._plain.round_s / self._batch
-        seconds = report.seconds
-        if seconds is None:  # with something else in it: the engines' own time, and the usual gap
-            seconds = report.verify_s + report.exposed_s + self._pace.gap_s(report.plan.mode)
-        longest_s = longest_round_s(self._pace.times(report.plan.mode), self._batch, report.plan)
-        seconds = plain_s if report.plan.mode == "ar" else min(seconds, STALL * longest_s)
-        self._earned_s += plain_s - seconds
-        is_catching_up = any(row.is_behind for row in report.rows)
-        self.credit.settle(plain_s, seconds, is_catching_up=is_catching_up)
+        loss_s = self._forecasts.most_lost_s(plan)
+        return loss_s <= self._account.loss_s or self._account.covers(2 * loss_s)

@@ -20,7 +20,9 @@ from runtime.calibrate import (
 )
 from runtime.calibrate.times import MachineTimes, Measured, Quality
 from runtime.memo import Memo
+from runtime.spec.controller import Choices
 from runtime.spec.cost import Grid
+from runtime.spec.drafter import Drafter
 from runtime.spec.fallback import Fallback, ProposalKind
 from runtime.spec.replay import RankedText
 from runtime.spec.saguaro import PairLaws, best_scale
@@ -164,6 +166,31 @@ def test_nothing_to_speculate_with_is_plain_decoding_without_measuring(
     assert "no draft" in found.note
     assert found.controller(1) is None
     assert machine.measured == []
+
+
+@pytest.mark.parametrize("draft", [False, True])
+def test_lookups_alone_need_no_draft_and_no_texts_of_it(machine, monkeypatch, draft) -> None:
+    """A bundle without a draft had nothing to speculate with."""
+    monkeypatch.setattr(choose, "ranked_texts", None)
+    found = calibrate(make_bundle(draft=draft), 4, 8, 2, drafters=(Drafter.LOOKUP,))
+    assert found.layout == "sd"
+    assert found.choices == Choices(("sd",), 4, drafters=(Drafter.LOOKUP,))
+    assert "looked up in the text" in found.note
+    assert machine.measured == [(4, 0, 2)]
+    policy = found.controller(2)
+    assert policy is not None
+    assert policy.watches_lookups
+    assert policy.note.startswith("auto runs ar (by calibration")
+
+
+@pytest.mark.parametrize("times", [SHARED, APART])
+def test_a_draft_that_may_be_looked_past_is_planned_so(machine, times) -> None:
+    machine.times = times
+    drafters = Drafter.BOTH, Drafter.LOOKUP
+    found = calibrate(make_bundle(), 4, 8, 1, drafters=drafters)
+    assert found.choices.drafters == drafters
+    assert {plan.drafter for plan in found.choices.plans()} == {Drafter.BOTH}
+    assert found.choices.lookup(0.1) is not None
 
 
 # --- what the controller starts from ---

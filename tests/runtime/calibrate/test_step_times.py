@@ -31,16 +31,18 @@ def calls(seconds: float) -> Measured:
     return Measured(grid, grid)
 
 
-def make_bundle(key: str = "build"):
-    return SimpleNamespace(manifest=SimpleNamespace(build_key=key))
+def make_bundle(key: str = "build", *, draft: bool = True):
+    return SimpleNamespace(
+        manifest=SimpleNamespace(build_key=key), draft=object() if draft else None
+    )
 
 
 @pytest.fixture
 def machine(monkeypatch, tmp_path: Path):
     """Two cores and scripted times; ``measured`` lists what was measured."""
     state = SimpleNamespace(
-        times={"sd": calls(0.01), "ssd": calls(0.02)},
-        quality={"sd": QUIET, "ssd": QUIET},
+        times={"ar": calls(0.03), "sd": calls(0.01), "ssd": calls(0.02)},
+        quality={"ar": QUIET, "sd": QUIET, "ssd": QUIET},
         cores=(0, 1),
         quota=None,
         measured=[],
@@ -77,6 +79,12 @@ def test_a_measurement_is_announced_before_it_and_memories_are_not(machine) -> N
 def test_without_branches_nothing_runs_side_by_side(machine) -> None:
     assert measure(make_bundle(), 4, 0, 1).apart is None
     assert machine.measured == [("sd", 4, 0, 1)]
+
+
+def test_a_bundle_without_a_draft_has_its_target_alone_measured(machine) -> None:
+    """Placements with a draft refuse it."""
+    assert measure(make_bundle(draft=False), 4, 0, 1).together == calls(0.03)
+    assert machine.measured == [("ar", 4, 0, 1)]
 
 
 @pytest.mark.parametrize(

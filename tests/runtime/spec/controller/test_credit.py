@@ -33,7 +33,7 @@ def test_plain_rounds_fill_it_up_to_the_limit() -> None:
     credit = account()
     credit.settle(plain_s=1.0, seconds=1.0)
     assert credit.balance_s == pytest.approx(START_ROUNDS + SHARE)
-    for _ in range(1000):
+    for _ in range(2000):
         credit.settle(plain_s=1.0, seconds=1.0)
     assert credit.balance_s == NUM_ROUNDS
 
@@ -46,20 +46,31 @@ def test_a_lower_limit_takes_what_is_above_it() -> None:
     assert credit.balance_s == NUM_ROUNDS * 0.25
 
 
-def test_what_a_draft_has_to_take_in_is_a_debt_that_shares_pay_first() -> None:
-    """It was taken from the balance: a trial behind a long prompt was over before it had begun."""
+def test_what_a_draft_has_to_read_can_be_saved_for() -> None:
+    """The limit held less than that, so a trial behind a long prompt never began."""
     credit = account()
-    credit.settle(plain_s=1.0, seconds=6.0, is_catching_up=True)
-    assert credit.covers(START_ROUNDS)
-    assert credit.debt_s == 5.0
-    for _ in range(300):
+    for saving_s, most in ((5.0, NUM_ROUNDS + 5.0), (0.0, NUM_ROUNDS)):
+        credit.value(1.0, saving_s)
+        for _ in range(2000):
+            credit.settle(plain_s=1.0, seconds=1.0)
+        assert credit.balance_s == most
+
+
+def test_reading_that_is_lent_is_a_debt_that_shares_pay_first() -> None:
+    """It was taken from the balance: a trial behind a long text was over before it had begun."""
+    credit = account()
+    credit.lend(4.0)
+    credit.settle(plain_s=1.0, seconds=6.0, is_reading=True)
+    assert credit.debt_s == 4.0
+    assert credit.balance_s == pytest.approx(START_ROUNDS - 1.0 + SHARE)
+    for _ in range(200):
         credit.settle(plain_s=1.0, seconds=1.0)
-    assert credit.debt_s == pytest.approx(5.0 - 300 * SHARE)
-    assert credit.balance_s == pytest.approx(START_ROUNDS + SHARE)
-    for _ in range(100):
+    assert credit.debt_s == pytest.approx(4.0 - 200 * SHARE)
+    assert credit.balance_s == pytest.approx(START_ROUNDS - 1.0 + SHARE)
+    for _ in range(200):
         credit.settle(plain_s=1.0, seconds=1.0)
     assert credit.debt_s == 0.0
-    assert credit.balance_s > START_ROUNDS + 10 * SHARE
+    assert credit.balance_s == pytest.approx(START_ROUNDS - 5.0 + 401 * SHARE)
 
 
 rounds = st.lists(
@@ -76,10 +87,12 @@ def test_no_stretch_of_rounds_loses_more_than_the_bound(rounds, data) -> None:
     credit = account(1.0)
     took, plain, balances = [0.0], [0.0], [credit.balance_s]
     for plain_s, loss_s in rounds:
-        is_behind = credit.debt_s == 0.0 and data.draw(st.booleans())
-        loss_s = min(loss_s, 1.0) if is_behind or credit.covers(1.0) else 0.0
+        is_reading = data.draw(st.booleans()) and (credit.debt_s == 0.0)
+        if is_reading:
+            credit.lend(1.0)
+        loss_s = min(loss_s, 1.0) if is_reading or credit.covers(1.0) else 0.0
         seconds = plain_s + data.draw(st.floats(-plain_s, 1.0)) * loss_s
-        credit.settle(plain_s, seconds, is_catching_up=is_behind)
+        credit.settle(plain_s, seconds, is_reading=is_reading)
         took.append(took[-1] + seconds)
         plain.append(plain[-1] + plain_s)
         balances.append(credit.balance_s)
