@@ -9,19 +9,31 @@ back it has to catch up first:
     it lacks more than AT_ONCE        it feeds that, rounds go on plain; looked at again each round
     it lacks less                     it feeds the rest beside the first round that it drafts for
 
-The same happens, with nothing to feed, where ``sd`` follows ``ssd`` or the other way round.
+The same happens, with nothing to feed, where ``sd`` follows ``ssd`` or the other way round, or
+lookups alone follow anything. These leave the draft's cache behind, as plain rounds do.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from engines.errors import CapacityError, DeviceError
 from engines.profiles import PROMPT_CHUNK, PROMPT_STEP
 from runtime.round import Rounds
 from runtime.side import Side
-from runtime.spec.plan import MODES, PLAIN, Policy, RoundPlan, RoundReport, RowReport
+from runtime.spec.drafter import Drafter
+from runtime.spec.lookup import LookupChain
+from runtime.spec.plan import (
+    MODES,
+    PLAIN,
+    Outlook,
+    Policy,
+    RoundPlan,
+    RoundReport,
+    RowReport,
+)
 from runtime.stats import NO_FIGURES
 from runtime.ticket import Flight, OnRound, Ticket, TicketState
 from runtime.workers import mailbox as mail
@@ -53,13 +65,14 @@ class Course:
         self._policy = policy
         self._rank_at = target.worker.mailbox.rank_at
         self._draft = None if draft is None else draft.worker
+        self._looks_up = rounds.looks_up
         self._on_round = on_round
         self._flights: deque[Flight] = deque()
         self._asked = mode
         self._ran: str | None = None  # the last round's mode since the draft knew all texts
         self._is_in_step = True
         self._is_catching_up = False
-        self._is_steady = False
+        self._is_steady = self._is_timed = False
         self._is_told = False  # that the draft is gone
         self._num_rounds = 0
 
@@ -68,14 +81,32 @@ class Course:
         """Rounds that were queued and not read yet."""
         return len(self._flights)
 
-    @property
-    def feeds_draft(self) -> bool:
-        """Whether the draft is fed prompts as the target is: not while it rests."""
-        return self._draft is not None and self._asked != "ar" and self._is_in_step
+    def feeds_draft(self, ticket: Ticket) -> bool:
+        """Whether the draft is fed the ticket's prompt as the target is: not while it rests, nor
+        where the policy finds it too dear."""
+        follows = self._draft is not None and self._asked != "ar" and self._is_in_step
+        return follows and ticket.feeds_draft
 
     def disturb(self) -> None:
         """Something else than a round is queued."""
-        self._is_steady = False
+        self._is_steady = self._is_timed = False
+
+    def admit(self, ticket: Ticket) -> None:
+        """The ticket's text joins."""
+        self.disturb()
+        request = ticket.request
+        num_prompt = len(request.prompt)
+        num_left = min(request.max_tokens, request.max_len - num_prompt)
+        ticket.feeds_draft = self._policy.joins(num_prompt - ticket.num_held, num_left)
+        if self._policy.watches_lookups and self._draft is not None:
+            ticket.lookups = LookupChain(request.prompt, self._draft.plan.num_draft)
+        self.given(ticket)
+
+    def given(self, ticket: Ticket) -> None:
+        """Rows of another text were given to the ticket's."""
+        self.disturb()
+        if self._draft is not None and ticket.num_fed - ticket.num_held > AT_ONCE:
+            self._is_in_step = False
 
     def reset(self) -> None:
         """No text is left, so there is none that the draft does not know."""
@@ -86,7 +117,7 @@ class Course:
         """A chunk of the ticket's prompt was queued."""
         self.disturb()
         ticket.num_fed = min(ticket.num_fed + PROMPT_CHUNK, len(ticket.request.prompt) - 1)
-        if self.feeds_draft:
+        if self.feeds_draft(ticket):
             ticket.num_held = ticket.num_fed
         else:
             self._is_in_step = False
@@ -101,7 +132,7 @@ class Course:
         if self._rounds.note is not None and not self._is_told:
             self._is_told = True
             self._policy.failed(self._rounds.note)
-        asked = self._policy.next_round()
+        asked = self._policy.next_round(partial(self._outlook, rows))
         self._check(asked)
         self._asked = asked.mode
         ran = asked if self._can_run(asked, rows, drain) else PLAIN
@@ -113,16 +144,18 @@ class Course:
             if ticket is not None and ticket.state is TicketState.RUNNING
         )
         is_continued = ran.mode == "ssd" and self._rounds.has_proposals
-        flight = Flight(self._num_rounds + 1, running, asked, ran, is_continued, self._is_steady)
+        flight = Flight(
+            self._num_rounds + 1, running, asked, ran, is_continued, self._is_steady, self._is_timed
+        )
         if not running:
             self._policy.observe(_empty(flight))
             return
         self._rounds.launch(ran, scores=scores)
         self._flights.append(flight)
         self._num_rounds += 1
-        self._ran = ran.mode
+        self._ran = _way(ran)
         self._is_in_step = ran.mode != "ar"
-        self._is_steady = True
+        self._is_steady = self._is_timed = True
 
     def take(self) -> list[tuple[Ticket, list[int]]]:
         """Wait for the oldest round and commit its tokens: each ticket that it judged, and what
@@ -161,17 +194,20 @@ class Course:
         self, plan: RoundPlan, rows: Sequence[Ticket | None], drain: Callable[[], None]
     ) -> bool:
         """Whether the draft is in step; brings it a step nearer if it is not."""
-        if plan.mode == "ar" or (self._is_in_step and self._ran in (None, plan.mode)):
+        if plan.mode == "ar" or (self._is_in_step and self._ran in (None, _way(plan))):
             return True
         if self._rounds.note is not None:
             return False
-        self.disturb()
+        self._is_steady = False
         if self._is_catching_up and not self._rounds.is_caught_up:
             return False
         drain()
         held = [ticket for ticket in rows if ticket is not None and ticket.slot is not None]
         texts = [ticket.resumed for ticket in held]
         self._rounds.resume(texts)
+        if plan.drafter is Drafter.LOOKUP:  # what runs needs no cache of the draft's
+            held = [ticket for ticket, text in zip(held, texts, strict=True) if not text.is_running]
+            texts = [text for text in texts if not text.is_running]
         lacking = [text.num_fed - ticket.num_held for ticket, text in zip(held, texts, strict=True)]
         for ticket, text, num in zip(held, texts, lacking, strict=True):
             for _ in range(_most_chunks(num)):
@@ -180,6 +216,19 @@ class Course:
         self._is_catching_up = max(lacking, default=0) > AT_ONCE
         return not self._is_catching_up
 
+    def _outlook(self, rows: Sequence[Ticket | None]) -> Outlook:
+        num_left = num_lacking = 0
+        for ticket in rows:
+            if ticket is None or ticket.state is not TicketState.RUNNING:
+                continue
+            request = ticket.request
+            num_known = len(request.prompt) + len(request.generated)
+            limit = min(request.max_len, len(request.prompt) + request.max_tokens)
+            num_left += limit - num_known
+            if not self._is_in_step or self._ran == Drafter.LOOKUP:
+                num_lacking += max(0, num_known - 1 - ticket.num_held)
+        return Outlook(num_left, num_lacking)
+
     def _check(self, plan: RoundPlan) -> None:
         if plan.mode not in MODES:
             raise DeviceError(f"a round of mode {plan.mode!r} was planned; there are {MODES}")
@@ -187,6 +236,13 @@ class Course:
             return
         if self._draft is None:
             raise DeviceError(f"mode {plan.mode} needs a draft, and this pair has none")
+        only_copies = self._draft.plan.drafter is Drafter.LOOKUP
+        if only_copies and plan.drafter is not Drafter.LOOKUP:
+            raise DeviceError(f"drafter {plan.drafter} needs a draft engine; this pair has lookups")
+        if plan.drafter is Drafter.LOOKUP and not self._looks_up:
+            raise DeviceError("a round of lookups was planned; this pair was loaded without them")
+        if plan.mode == "ssd" and plan.drafter is Drafter.LOOKUP:
+            raise DeviceError("drafter lookup prepares no outcomes; mode ssd was planned with it")
         most = self._draft.plan.num_draft, self._draft.plan.num_branches
         width = plan.num_branches if plan.mode == "ssd" else 1
         if not 1 <= plan.num_draft <= most[0] or not 1 <= width <= max(1, most[1]):
@@ -194,6 +250,12 @@ class Course:
                 f"a round of {plan.num_draft} drafted tokens and {plan.num_branches} branches was "
                 f"planned; the pair was loaded for {most[0]} and {most[1]} at most"
             )
+
+
+def _way(plan: RoundPlan) -> str:
+    """What the draft has to be in step for: the mode, or lookups alone."""
+    is_copying = plan.mode != "ar" and plan.drafter is Drafter.LOOKUP
+    return Drafter.LOOKUP if is_copying else plan.mode
 
 
 def _most_chunks(num_lacking: int) -> int:
@@ -215,8 +277,9 @@ def _report(
         flight.number,
         tuple(rows),
         flight.asked,
-        seconds=spent[mail.DECIDED_AT] if flight.is_steady else None,
+        seconds=spent[mail.DECIDED_AT] if flight.is_timed else None,
         verify_s=spent[mail.VERIFY_S],
         draft_s=spent[mail.DRAFT_S],
         exposed_s=spent[mail.EXPOSED_S],
+        is_steady=flight.is_steady,
     )

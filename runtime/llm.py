@@ -1,18 +1,19 @@
 """The offline API: open a bundle, generate text.
 
-    with LLM.open(Path("engines/bundles/demo"), mode="ssd") as llm:
-        answer = llm.generate(llm.encode("Why is the sky blue?", chat=True), max_tokens=100)
+    with LLM.open("engines/bundles/demo", mode="ssd") as llm:
+        answer = llm.chat([{"role": "user", "content": "Why is the sky blue?"}], max_tokens=100)
         print(answer.text)
-        for piece in llm.stream(llm.encode("Once upon a time"), stop=["\\n\\n"]):
+        for piece in llm.stream("Once upon a time", SamplingParams(0.8, seed=7), stop="\\n\\n"):
             print(piece, end="")
 
-An LLM is used by one thread at a time, for one call at a time: many prompts at once are one
-``generate_batch``. Only ``cancel`` may come from anywhere at any time.
+An LLM runs one call at a time, and refuses another meanwhile: many prompts at once are one
+``generate_batch``, many callers at once are for ``runtime.async_llm``. Only ``cancel`` may come
+from anywhere at any time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import chain
@@ -21,23 +22,23 @@ from types import TracebackType
 from typing import Unpack
 
 from engines.bundle import Bundle, open_bundle
-from engines.errors import CapacityError, UsageError
 from engines.manifest import Limits
-from runtime.call import Call
-from runtime.completion import Answer, Completion, TextStream, TokenLogprobs
+from runtime.call import text_only
+from runtime.completion import Answer, Completion, TextStream, TokenLogprobs, completed
 from runtime.engine import Engine
+from runtime.grammar import Grammar
+from runtime.intake import Intake, Prompt
 from runtime.loader import load_pair, memory_of
 from runtime.loading.api import Pair
 from runtime.loading.hardware import INSTALLED, Hardware
 from runtime.memory_plan import MemoryPlan
 from runtime.placement import AUTO
 from runtime.request import GenerateOptions
-from runtime.sampling.params import SamplingParams
+from runtime.sampling.params import SamplingParams, choice_params
 from runtime.scheduler import OnRound, RoundReport, Stats
 from runtime.score import score, scorer
 from runtime.settings import PREPARING, Settings, settle
-from runtime.text.chat import ChatTemplate
-from runtime.text.tokenizer import Tokenizer
+from runtime.text.prompt import Messages
 from runtime.ticket import Ticket
 from runtime.trace.rounds import RoundMarks
 from runtime.trace.timeline import Timeline
@@ -57,12 +58,11 @@ class LLM:
         self.settings = settings
         self.mode = settings.placement.mode
         self.timeline = timeline
-        self.tokenizer = Tokenizer(bundle.tokenizer_path.read_bytes())
-        path = bundle.chat_template_path
-        self._chat_source = None if path is None else path.read_bytes()
-        self._chat: ChatTemplate | None = None
+        self.intake = Intake(bundle, pair)
+        self.tokenizer = self.intake.tokenizer
+        self.engine = Engine(pair)
+        """What drives the pair: this LLM's calls, or ``runtime.engine_loop``."""
         self._pair = pair
-        self._engine = Engine(pair)
 
     @classmethod
     def open(
@@ -72,6 +72,7 @@ class LLM:
         mode: str = AUTO,
         verify: str = "coupled",
         num_draft: int | None = None,
+        drafter: str = AUTO,
         branches: int | None = None,
         max_batch: int | None = None,
         fallback: str = AUTO,
@@ -85,6 +86,7 @@ class LLM:
         on_round: OnRound | None = None,
         tell: Callable[[str], None] | None = None,
         announce: Callable[[str], None] | None = None,
+        prefix_reuse: bool = True,
         hardware: Hardware = INSTALLED,
     ) -> LLM:
         """Load a bundle.
@@ -94,6 +96,10 @@ class LLM:
         num_draft, branches, max_batch
                    tokens drafted a round (K), outcomes prepared (W), prompts decoded at once; at
                    most, and by default, what the bundle was built for
+        drafter    who proposes: the draft ``model``; ``lookup``, what followed the same words
+                   earlier in the text, with which no draft is loaded or needed (not in ``ssd``);
+                   ``both``, row by row what promises more; or ``auto``: ``both``, ``lookup`` for a
+                   bundle without a draft, ``model`` on GPUs
         fallback   what a row of ``ssd`` goes on with when its outcome was not prepared: ``zero``
                    drafts, one drafted just in time (``jit``), one copied from the text
                    (``lookup``), or ``auto``
@@ -111,6 +117,9 @@ class LLM:
         on_round   called with the report of each round
         tell       called with lines on what is loaded, the memory plan first
         announce   called with a line before the machine is measured, which takes some seconds
+        prefix_reuse
+                   a text that begins as an earlier one did is not fed that part again (CPU only);
+                   nothing but times and ``Stats.num_cached`` shows it
         hardware   stands in for what is installed, in tests
 
         Raises BundleError, UsageError, CapacityError, BackendError, DeviceError or
@@ -122,6 +131,7 @@ class LLM:
             mode=mode,
             verify=verify,
             num_draft=num_draft,
+            drafter=drafter,
             branches=branches,
             max_batch=max_batch,
             fallback=fallback,
@@ -144,6 +154,7 @@ class LLM:
             on_round=partial(_tell_all, listeners) if listeners else None,
             tell=tell,
             hardware=hardware,
+            prefix_reuse=prefix_reuse,
         )
         try:
             return cls(opened, pair, settings, timeline)
@@ -164,7 +175,7 @@ class LLM:
         """What the pair takes of each device, as it was worked out before loading."""
         chosen = self.settings
         sizes = chosen.num_draft, chosen.num_branches, chosen.max_batch
-        return memory_of(self.bundle, chosen.placement, *sizes)
+        return memory_of(self.bundle, chosen.placement, *sizes, drafter=chosen.drafter)
 
     @property
     def limits(self) -> Limits:
@@ -176,31 +187,31 @@ class LLM:
 
     @property
     def has_chat_template(self) -> bool:
-        return self._chat_source is not None
+        return self.intake.prompts.has_chat_template
 
     def encode(self, text: str, *, chat: bool = False) -> list[int]:
         """Token ids of a prompt; ``chat`` wraps it as one user turn of the chat template.
 
         Raises UsageError for an empty text, or ``chat`` without a template in the bundle.
         """
-        if not isinstance(text, str):
-            raise UsageError(f"the prompt is a {type(text).__name__}, expected text")
-        if not text:
-            raise UsageError("the prompt is empty; give some text")
-        if chat:
-            text = self._template().render([{"role": "user", "content": text}])
-        room = self.limits.max_len
-        if not self.tokenizer.may_fit(text, room):
-            raise CapacityError(
-                f"the prompt has {len(text)} characters, more than {room} tokens can hold; "
-                "shorten it or rebuild with a larger --max-len"
-            )
-        # A chat template writes the begin-of-text token itself, where the model wants one.
-        return self.tokenizer.encode(text, add_special_tokens=not chat)
+        if chat and isinstance(text, str) and text:
+            return self.encode_chat([{"role": "user", "content": text}])
+        return self.intake.prompts.encode(text)
+
+    def encode_chat(self, messages: Messages) -> list[int]:
+        """Token ids of a conversation in the chat template; see ``runtime.text.prompt``."""
+        return self.intake.prompts.encode_chat(messages)
+
+    def compile(self, grammar: Grammar) -> None:
+        """Compile a grammar ahead of the first request with it; it is kept for those that come.
+
+        Raises UsageError for one that cannot be used, MissingDependencyError without its library.
+        """
+        self.intake.compiler.start(grammar)
 
     def generate(
         self,
-        prompt_ids: Sequence[int],
+        prompt: Prompt,
         params: SamplingParams = GREEDY,
         *,
         on_text: Callable[[str], None] | None = None,
@@ -208,19 +219,44 @@ class LLM:
     ) -> Completion:
         """Continue a prompt. ``on_text`` gets each new piece of text as soon as it is certain.
 
-        ``options`` are max_tokens, min_tokens, stop, stop_token_ids and logprobs; see
-        ``GenerateOptions``. Raises UsageError or CapacityError for a request that cannot be
-        served; nothing has happened then. The tokens depend on the bundle, prompt, params and
-        rule alone, not on the mode (by the coupled rule).
+        For ``options`` see ``GenerateOptions``. Raises UsageError or CapacityError for a request
+        that cannot be served, MissingDependencyError for a grammar without its library; nothing
+        has happened then. The tokens depend on the bundle, prompt, params, options and rule alone,
+        not on the mode (by the coupled rule).
         """
-        answer = self._call(options).answer(prompt_ids, params, on_text or _ignore)
-        for _ in self._engine.steps([answer]):
+        answer = self.intake.answer(prompt, params, text_only(on_text or _ignore), options)
+        for _ in self.engine.steps([answer]):
             pass
-        return self._completion(answer)
+        return self.completion_of(answer)
+
+    def chat(
+        self,
+        messages: Messages,
+        params: SamplingParams = GREEDY,
+        *,
+        on_text: Callable[[str], None] | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> Completion:
+        """Answer a conversation: ``generate`` from ``encode_chat`` of its messages."""
+        return self.generate(self.encode_chat(messages), params, on_text=on_text, **options)
+
+    def choices(
+        self,
+        prompt: Prompt,
+        params: SamplingParams = GREEDY,
+        *,
+        n: int,
+        on_text: Callable[[int, str], None] | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> list[Completion]:
+        """``n`` answers to one prompt, decoded together: choice i is what ``generate`` gives with
+        the seed (params.seed + i) mod 2**64."""
+        each = choice_params(params, n)
+        return self.generate_batch([prompt] * n, each, on_text=on_text, **options)
 
     def generate_batch(
         self,
-        prompts: Sequence[Sequence[int]],
+        prompts: Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] = GREEDY,
         *,
         on_text: Callable[[int, str], None] | None = None,
@@ -233,17 +269,17 @@ class LLM:
         ``params`` are one for all or one for each. The callbacks get the prompt's index. A
         prompt's tokens do not depend on the others (by the coupled rule).
         """
-        answers = self._call(options).answers(prompts, params, on_text)
+        answers = self.intake.answers(prompts, params, on_text, options)
         places = {answer: index for index, answer in enumerate(answers)}
-        with closing(self._engine.steps(answers)) as steps:
+        with closing(self.engine.steps(answers)) as steps:
             for answer in chain.from_iterable(steps):
                 if on_done is not None:
-                    on_done(places[answer], self._completion(answer))
-        return [self._completion(answer) for answer in answers]
+                    on_done(places[answer], self.completion_of(answer))
+        return [self.completion_of(answer) for answer in answers]
 
     def stream(
         self,
-        prompt_ids: Sequence[int],
+        prompt: Prompt,
         params: SamplingParams = GREEDY,
         **options: Unpack[GenerateOptions],
     ) -> TextStream:
@@ -258,25 +294,12 @@ class LLM:
         once for what is wrong with the request.
         """
         pieces: list[str] = []
-        answer = self._call(options).answer(prompt_ids, params, pieces.append)
+        answer = self.intake.answer(prompt, params, text_only(pieces.append), options)
 
-        def run() -> Generator[str, None, None]:
-            try:
-                yield ""
-                with closing(self._engine.steps([answer])) as steps:
-                    for _ in steps:
-                        while pieces:
-                            yield pieces.pop(0)
-            except GeneratorExit:
-                answer.request.cancel()
-                raise
-            finally:
-                if answer.request.finish_reason is not None:  # else it was refused
-                    answer.finish()
-
-        running = run()
-        next(running)  # closing a generator that has not begun runs none of its code
-        return TextStream(running, lambda: self._completion(answer) if answer.is_complete else None)
+        return TextStream(
+            self.engine.pieces(answer, pieces),
+            lambda: self.completion_of(answer) if answer.is_complete else None,
+        )
 
     def cancel(self, index: int | None = None) -> None:
         """End what runs now, or the prompt ``index`` of a batch, from any thread or a callback.
@@ -284,48 +307,20 @@ class LLM:
         The call that runs it returns with what there is and the finish reason "cancelled".
         Raises UsageError for an index that is no whole number.
         """
-        self._engine.cancel(index)
+        self.engine.cancel(index)
 
-    def _call(self, options: GenerateOptions) -> Call:
-        most = self._pair.max_banned_ids
-        return Call(self.bundle, self.tokenizer, options, max_banned_ids=most)
-
-    def _completion(self, answer: Answer) -> Completion:
+    def completion_of(self, answer: Answer) -> Completion:
         """Of an answer that is complete."""
-        request = answer.request
-        assert request.finish_reason is not None
-        ticket = answer.ticket or Ticket(request, None, self.settings.num_draft)  # never begun
-        is_own = request.stop_token in self.eos_token_ids
-        return Completion(
-            text=answer.text,
-            token_ids=tuple(request.generated),
-            finish_reason=request.finish_reason.value,
-            mode=self.mode,
-            note=self.note,
-            prompt_tokens=len(request.prompt),
-            stats=ticket.stats,
-            logprobs=None if request.num_logprobs is None else tuple(request.logprobs),
-            stop_reason=answer.found or (None if is_own else request.stop_token),
-        )
-
-    def _template(self) -> ChatTemplate:
-        """Compiled when it is first asked for: a damaged one must not keep plain prompts out."""
-        if self._chat_source is None:
-            raise UsageError(
-                f"{self.bundle.path} has no chat template (its checkpoint has none); "
-                "leave --chat away"
-            )
-        if self._chat is None:
-            tokens = self.bundle.manifest.special_tokens
-            self._chat = ChatTemplate.from_bytes(self._chat_source, tokens)
-        return self._chat
+        if answer.ticket is None:  # it never began
+            answer.ticket = Ticket(answer.request, None, self.settings.num_draft)
+        return completed(answer, self.mode, self.note, self.eos_token_ids)
 
     def close(self) -> None:
         """Free engines, caches and threads; idempotent. A request that runs raises UsageError.
 
         In a process forked off the one that opened it there is nothing to free.
         """
-        self._engine.close()
+        self.engine.close()
 
     def __enter__(self) -> LLM:
         return self

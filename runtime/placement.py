@@ -14,12 +14,19 @@ from runtime.round import MODES
 AUTO = "auto"
 OPTION_MODES = {
     "num_draft": ("sd", "ssd"),
+    "drafter": ("sd", "ssd"),
     "branches": ("ssd",),
     "fallback": ("ssd",),
     "saguaro": ("ssd",),
 }
 """The modes that an option has any effect in."""
-OPTION_DEFAULTS = {"num_draft": None, "branches": None, "fallback": AUTO, "saguaro": 1}
+OPTION_DEFAULTS = {
+    "num_draft": None,
+    "drafter": AUTO,
+    "branches": None,
+    "fallback": AUTO,
+    "saguaro": 1,
+}
 """What asks for nothing."""
 
 
@@ -47,12 +54,18 @@ class Placement:
 
 
 def place(mode: str, cores: Sequence[int], quota: float | None, *, has_draft: bool) -> Placement:
-    """Cores for ``mode``. Plain and synchronous decoding give the target all of them.
+    """Cores for ``mode``. Plain and synchronous decoding give the target all of them. Without a
+    draft ``sd`` looks its drafts up.
 
     ``quota`` is a container's limit in cores (None: no limit): threads beyond it only wait.
-    Raises UsageError for an unknown mode, or a speculative one without a draft.
+    Raises UsageError for an unknown mode, or ``ssd`` without a draft.
     """
-    _require_mode(mode, has_draft)
+    _require_mode(mode)
+    if mode == "ssd" and not has_draft:
+        raise UsageError(
+            "mode ssd prepares outcomes with a draft and this bundle has none; use --mode sd, "
+            "which then looks drafts up in the text, or rebuild the bundle with --draft"
+        )
     usable = _usable(cores, quota)
     if mode == "ssd":
         split = split_cores(usable)
@@ -69,9 +82,16 @@ def place_on_gpus(
     """``mode`` on these devices. A draft on the CPU gets all cores but the first, where there are
     more: the threads that feed the GPU need one.
 
-    Raises UsageError as ``place`` does.
+    Raises UsageError for an unknown mode, or a speculative one without a draft: what looks drafts
+    up is on the host, and no round on a GPU waits for it.
     """
-    _require_mode(mode, has_draft)
+    _require_mode(mode)
+    if mode != "ar" and not has_draft:
+        raise UsageError(
+            f"mode {mode} with --device {devices} needs a draft and this bundle has none; use "
+            "--mode ar, or --device cpu --mode sd, which looks drafts up, or rebuild the bundle "
+            "with --draft"
+        )
     draft_cores: tuple[int, ...] = ()
     if mode != "ar" and not devices.draft.is_gpu:
         usable = _usable(cores, quota)
@@ -79,14 +99,9 @@ def place_on_gpus(
     return Placement(mode, (), draft_cores, devices=devices)
 
 
-def _require_mode(mode: str, has_draft: bool) -> None:
+def _require_mode(mode: str) -> None:
     if mode not in MODES:
         raise UsageError(f"unknown mode {mode!r}; --mode takes {', '.join(MODES)} or {AUTO}")
-    if mode != "ar" and not has_draft:
-        raise UsageError(
-            f"mode {mode} needs a draft and this bundle has none; use --mode ar or rebuild the "
-            "bundle with --draft"
-        )
 
 
 def _usable(cores: Sequence[int], quota: float | None) -> tuple[int, ...]:

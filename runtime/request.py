@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from operator import index
 from typing import Any, Protocol, SupportsIndex, TypedDict, cast
 
 from engines.errors import CapacityError, UsageError
+from runtime.grammar.value import Grammar
 from runtime.sampling.logprobs import TokenLogprobs
 from runtime.sampling.params import SamplingParams
+from runtime.sampling.text_law import Constraint
 
 
 class FinishReason(StrEnum):
@@ -20,6 +22,7 @@ class FinishReason(StrEnum):
     LENGTH = "length"  # max_tokens were generated
     CONTEXT = "context"  # prompt and text reached the built max_len
     CANCELLED = "cancelled"  # the caller wanted no more
+    GRAMMAR = "grammar"  # the grammar could not go on, see ``Constraint.failure``
 
 
 class StopFinder(Protocol):
@@ -37,6 +40,14 @@ class StopFinder(Protocol):
         """The text ends here, and nothing is uncertain any more; answers as ``push`` does."""
 
 
+class Grammatical(Constraint, Protocol):
+    """A constraint that can fail (``runtime.grammar.GrammarState``)."""
+
+    @property
+    def failure(self) -> str | None:
+        """Why the text was ended before the grammar was satisfied; None where it was not."""
+
+
 @dataclass(slots=True)
 class Request:
     """One prompt to continue, and its text so far. Owned by the scheduler until it has ended.
@@ -48,6 +59,10 @@ class Request:
     min_tokens    that many tokens are generated at least (max_tokens and max_len permitting)
     stop          finds stop strings, told of ``min_tokens`` when it was made; None: there are none
     num_logprobs  log-probabilities of the chosen and so many likeliest tokens; None: of none
+    constraint    the grammar's state at the text's beginning, the target's once this is submitted
+    banned_sequences
+                  tokens that the text may not have one after the other
+    cache_salt    rows of earlier texts are used again only where theirs was the same
 
     generated     tokens of the text; the last ones may still be taken back by a stop string
                   until ``commit`` has returned them
@@ -64,6 +79,9 @@ class Request:
     min_tokens: int = 0
     stop: StopFinder | None = None
     num_logprobs: int | None = None
+    constraint: Grammatical | None = None
+    banned_sequences: tuple[tuple[int, ...], ...] = ()
+    cache_salt: str | None = None
     generated: list[int] = field(default_factory=list, init=False)
     logprobs: list[TokenLogprobs] = field(default_factory=list, init=False)
     num_emitted: int = field(default=0, init=False)
@@ -77,6 +95,12 @@ class Request:
                 self.params,
                 banned_ids=tuple(sorted(self.stop_ids)),
                 banned_before=len(self.prompt) + self.min_tokens,
+            )
+        if self.banned_sequences or self.constraint is not None:
+            self.params = replace(
+                self.params,
+                banned_sequences=self.banned_sequences,
+                is_constrained=self.constraint is not None,
             )
 
     def commit(self, emitted: Sequence[int], logprobs: Sequence[TokenLogprobs] = ()) -> list[int]:
@@ -101,7 +125,8 @@ class Request:
         self.num_emitted += 1
         if token in self.stop_ids:
             self.stop_token = token
-            self._end(FinishReason.STOP)
+            is_complete = self.constraint is None or self.constraint.failure is None
+            self._end(FinishReason.STOP if is_complete else FinishReason.GRAMMAR)
             return
         self.generated.append(token)
         if logprobs is not None:
@@ -142,6 +167,13 @@ class GenerateOptions(TypedDict, total=False):
     stop            a string or several: the text ends before the first that occurs in it (none)
     stop_token_ids  tokens that end the text as end-of-sequence does, beside that one (none)
     logprobs        log-probabilities of each token and of so many likeliest ones (None: of none)
+    ignore_eos      the model's end-of-sequence is a token like others, and the text goes on (False)
+    bad_words       a string or several: their tokens, with and without a space in front, do not
+                    follow one another in the text; a word spelled with other tokens may (none)
+    grammar         what the text has to be (``runtime.grammar.Grammar``): each token is one with
+                    which it can still become that, and end-of-sequence comes where it is (None)
+    cache_salt      cache rows of earlier texts are used again only where theirs was the same, so
+                    that nobody learns from times what others have asked (None: a salt, too)
     """
 
     max_tokens: int
@@ -149,6 +181,10 @@ class GenerateOptions(TypedDict, total=False):
     stop: str | Sequence[str]
     stop_token_ids: Sequence[int]
     logprobs: int | None
+    ignore_eos: bool
+    bad_words: str | Sequence[str]
+    grammar: Grammar | None
+    cache_salt: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +196,10 @@ class Ending:
     stop: tuple[str, ...]
     stop_token_ids: tuple[int, ...]
     logprobs: int | None
+    ignore_eos: bool = False
+    bad_words: tuple[str, ...] = ()
+    grammar: Grammar | None = None
+    cache_salt: str | None = None
 
 
 def read_options(
@@ -170,6 +210,10 @@ def read_options(
     stop: str | Sequence[str] = (),
     stop_token_ids: Sequence[int] = (),
     logprobs: int | None = None,
+    ignore_eos: bool = False,
+    bad_words: str | Sequence[str] = (),
+    grammar: Grammar | None = None,
+    cache_salt: str | None = None,
 ) -> Ending:
     """``vocab_size`` is None where no model is open yet, so that no id is known to be too large.
 
@@ -184,13 +228,38 @@ def read_options(
     ids = tuple(_count("a stop token id", token, least=0) for token in stop_token_ids)
     if vocab_size is not None:
         _check_ids("stop-token-ids has", ids, vocab_size)
+    if not isinstance(ignore_eos, bool):
+        raise UsageError(f"ignore-eos is {ignore_eos!r}, expected True or False")
+    if cache_salt is not None and not (isinstance(cache_salt, str) and cache_salt):
+        raise UsageError(f"cache-salt is {cache_salt!r}, expected a string that is not empty")
+    words = _strings("bad-words", bad_words)
+    if grammar is not None:
+        _require_free(grammar, {"min-tokens": fewest, "ignore-eos": ignore_eos, "bad-words": words})
     return Ending(
         max_tokens=most,
         min_tokens=fewest,
-        stop=_stop_strings(stop),
+        stop=_strings("stop", stop),
         stop_token_ids=ids,
         logprobs=None if logprobs is None else _count("logprobs", logprobs, least=0),
+        ignore_eos=ignore_eos,
+        bad_words=words,
+        grammar=grammar,
+        cache_salt=cache_salt,
     )
+
+
+def _require_free(grammar: object, others: Mapping[str, object]) -> None:
+    """A grammar may leave one token only, which no other option may then take away."""
+    if not isinstance(grammar, Grammar):
+        raise UsageError(
+            f"grammar is a {type(grammar).__name__}, expected a Grammar, such as "
+            "Grammar.json_schema({...})"
+        )
+    for name, value in others.items():
+        if value:
+            raise UsageError(
+                f"{name} cannot go with a grammar, which may leave no other token; leave one away"
+            )
 
 
 def read_prompt(prompt: Sequence[int], *, max_len: int, vocab_size: int) -> list[int]:
@@ -249,14 +318,16 @@ def _check_ids(what: str, ids: Sequence[int], vocab_size: int) -> None:
         raise UsageError(f"{what} token id {wrong}, the vocabulary ends at {vocab_size - 1}")
 
 
-def _stop_strings(stop: object) -> tuple[str, ...]:
-    listed: Any = (stop,) if isinstance(stop, str) else stop
+def _strings(name: str, value: object) -> tuple[str, ...]:
+    listed: Any = (value,) if isinstance(value, str) else value
     if not _has_items(listed):
-        raise UsageError(f"stop is {stop!r}, expected a string or a list of strings")
+        raise UsageError(f"{name} is {value!r}, expected a string or a list of strings")
     strings = tuple(listed)
     for each in strings:
         if not isinstance(each, str) or not each:
-            raise UsageError(f"stop has {each!r} in it, expected strings that are not empty")
+            raise UsageError(f"{name} has {each!r} in it, expected strings that are not empty")
+        if not each.isascii() and any("\ud800" <= character <= "\udfff" for character in each):
+            raise UsageError(f"{name} has {each!r} in it, which is not valid UTF-8")
     return strings
 
 

@@ -10,12 +10,8 @@ A ticket's states, and what moves it on. Every move is made by ``step``, between
 A step queues one round and reads the one before it, so a round is always under way while the host
 works. A text that has ended is in the next round too, where nothing of it counts.
 
-Slots are leased from 0 on, and a call covers them up to the last running one. A slot in between
-that nobody holds is a dummy in the call; it is filled by the next text that waits, or else by the
-text of the last slot (compaction: its cache rows are copied), which makes the call smaller.
-
 While texts run, a step feeds at most one chunk of one prompt, so a long prompt delays a round by
-one chunk. Prompts are split alike in every mode and batch.
+one chunk. Prompts are split alike in every mode and batch, from where they are fed on.
 """
 
 from __future__ import annotations
@@ -29,9 +25,9 @@ from time import perf_counter
 from engines.errors import BackendError, SsdError
 from runtime.course import Course
 from runtime.device.api import Device
-from runtime.kv.slots import SlotPool
 from runtime.request import Request
 from runtime.round import Rounds, Side
+from runtime.seats import Seats
 from runtime.spec.plan import PLAIN, Fixed, Policy, RoundPlan, RoundReport, RowReport
 from runtime.stats import Stats, Tally
 from runtime.ticket import OnRound, OnTokens, Ticket, TicketState
@@ -56,27 +52,30 @@ class Scheduler:
         mode: str,
         target: Side[Verifies],
         draft: Side[Drafts] | None,
+        lookups: Side[Drafts] | None = None,
         *,
         max_batch: int,
         policy: Policy | None = None,
         on_round: OnRound | None = None,
         draft_timeout_s: float | None = None,
+        prefix_reuse: bool = False,
     ) -> None:
-        """``mode`` is what the pair was loaded for: "ar" without a draft. ``policy`` plans the
-        rounds; by default all are of that mode, with all drafts and branches that there are.
+        """``mode`` is what the pair was loaded for: "ar" without a draft. ``lookups``
+        as for Rounds: without them no round passes by a draft that has an engine. ``policy`` plans
+        the rounds; by default all are of that mode, with all drafts and branches that there are.
         ``on_round`` is told of each round that is read, inside ``step``. A draft that fails, or is
         at one job for ``draft_timeout_s`` while the target waits for it, is given up and decoding
         goes on plain (``runtime.lanes``); None: its errors are the pair's, and it may take its
-        time."""
+        time. ``prefix_reuse``: cache rows of earlier texts are used again, which both workers
+        must know how to."""
         self._prepares = mode == "ssd"
         self._mailbox = target.worker.mailbox
-        self._rounds = Rounds(device, target, draft, draft_timeout_s=draft_timeout_s)
+        self._rounds = Rounds(device, target, draft, lookups, draft_timeout_s=draft_timeout_s)
         planned = policy or Fixed(_plan_of(mode, draft))
         self._course = Course(self._rounds, planned, mode, target, draft, on_round)
-        self._pool = SlotPool(max_batch)
+        self._seats = Seats(self._rounds, max_batch, reuses=prefix_reuse)
         self._orders: deque[tuple[Ticket, bool]] = deque()  # (ticket, whether to cancel it)
         self._waiting: deque[Ticket] = deque()
-        self._rows: list[Ticket | None] = [None] * max_batch
         self._prompts: deque[Ticket] = deque()
         self._num_running = 0
         self._num_scored = 0
@@ -92,7 +91,7 @@ class Scheduler:
     @property
     def num_free(self) -> int:
         """Slots that nobody holds."""
-        return self._pool.num_free
+        return self._seats.num_free
 
     def submit(self, request: Request, on_tokens: OnTokens | None = None) -> Ticket:
         """Queue a request; it joins as soon as a slot is free, first come, first served.
@@ -158,7 +157,7 @@ class Scheduler:
         self._compact()
         self._feed()
         if self._num_running:
-            self._course.launch(self._rows, self._drain, scores=self._num_scored > 0)
+            self._course.launch(self._seats.rows, self._drain, scores=self._num_scored > 0)
         self._hand_on()
         if self._num_running and self._course.num_under_way > 1:
             self._take_outcomes()
@@ -183,18 +182,15 @@ class Scheduler:
                 self._end(ticket)
 
     def _admit(self) -> None:
-        while self._waiting and self._pool.num_free:
-            if self._pool.num_free == len(self._rows):
-                self._course.drop()  # a cancel may have ended the last text of rounds under way
-                self._require_sound()
-                self._rounds.reset()
-                self._course.reset()
+        while self._waiting and self._seats.num_free:
             ticket = self._waiting[0]
             request = ticket.request
-            slot = ticket.slot = self._pool.lease()
-            self._rows[slot.index] = ticket
+            if self._seats.is_empty:
+                self._course.drop()  # a cancel may have ended the last text of rounds under way
+                self._require_sound()
+                self._course.reset()
+            self._seats.take(ticket)
             self._waiting.popleft()
-            self._note_company()
             ticket.started_at, ticket.figures = perf_counter(), self._course.figures
             entry = Entry(
                 request.prompt,
@@ -202,40 +198,29 @@ class Scheduler:
                 limit=min(request.max_len, len(request.prompt) + request.max_tokens),
                 stop_ids=frozenset(request.stop_ids),
                 num_logprobs=request.num_logprobs,
+                constraint=request.constraint,
+                num_kept=ticket.num_cached,
             )
-            self._rounds.admit(slot, entry)
-            self._course.disturb()
+            self._rounds.admit(ticket.lease, entry)
+            self._course.admit(ticket)
             ticket.state = TicketState.PROMPT
             self._prompts.append(ticket)
             self._run_if_fed(ticket)
 
-    def _note_company(self) -> None:
-        held = [ticket for ticket in self._rows if ticket is not None]
-        for ticket in held:
-            ticket.is_alone &= len(held) == 1
-
     def _compact(self) -> None:
-        """Let the last texts move into the slots that nobody holds."""
-        if self._waiting or not self._pool.num_free:
-            return
-        num_held = len(self._rows) - self._pool.num_free
-        for ticket in reversed(self._rows[num_held:]):
-            if ticket is None:
-                continue
-            old = ticket.lease
-            self._pool.check(old)
-            new = ticket.slot = self._pool.lease()
-            self._rounds.move(old, new)
+        if self._seats.num_free and not self._waiting and self._seats.compact():
             self._course.disturb()
-            self._pool.release(old)
-            self._rows[new.index], self._rows[old.index] = ticket, None
 
     def _feed(self) -> None:
         if not self._prompts:
             return
         ticket = self._prompts[0]
-        self._pool.check(ticket.lease)
-        self._rounds.feed(ticket.lease, feeds_draft=self._course.feeds_draft)
+        if self._seats.share(ticket):
+            self._course.given(ticket)
+            self._run_if_fed(ticket)
+            if ticket.state is TicketState.RUNNING:
+                return
+        self._rounds.feed(ticket.lease, feeds_draft=self._course.feeds_draft(ticket))
         self._course.fed(ticket)
         ticket.chunks_left -= 1
         self._run_if_fed(ticket)
@@ -262,23 +247,16 @@ class Scheduler:
         if ticket.state is TicketState.WAITING:
             self._waiting.remove(ticket)
         else:
-            self._pool.check(ticket.lease)
-            self._rounds.retire(ticket.lease)
-            self._release(ticket)
+            self._seats.leave(ticket)
+            if ticket.state is TicketState.PROMPT:
+                self._prompts.remove(ticket)
+            else:
+                self._num_running -= 1
+                self._num_scored -= ticket.request.num_logprobs is not None
         self._close_tally(ticket)
 
-    def _release(self, ticket: Ticket) -> None:
-        self._rows[ticket.lease.index] = None
-        self._pool.release(ticket.lease)
-        ticket.slot = None
-        if ticket.state is TicketState.PROMPT:
-            self._prompts.remove(ticket)
-        else:
-            self._num_running -= 1
-            self._num_scored -= ticket.request.num_logprobs is not None
-
     def _close_tally(self, ticket: Ticket) -> None:
-        ticket.state = TicketState.ENDED
+        ticket.state, ticket.lookups = TicketState.ENDED, None
         tally, request = ticket.tally, ticket.request
         tally.num_tokens = len(request.generated)
         tally.cut(tally.num_tokens + (request.stop_token is not None))
@@ -316,12 +294,10 @@ class Scheduler:
 
         ctrl-C may have come in the middle of a move, so nothing is taken to be consistent.
         """
-        alive = {ticket: None for ticket in self._rows if ticket is not None}
+        alive = dict.fromkeys(self._seats.clear())
         alive |= dict.fromkeys(self._waiting)
         while self._orders:  # another thread may be adding to them: those wait for the next step
             alive[self._orders.popleft()[0]] = None
-        self._rows = [None] * len(self._rows)
-        self._pool.release_all()
         self._num_running = self._num_scored = 0
         for ticket in alive:
             if ticket.state is not TicketState.ENDED:

@@ -23,13 +23,21 @@ from runtime.placement import (
     idle_options,
     place,
     place_on_gpus,
-    require_batch,
 )
 from runtime.request import whole_number
 from runtime.resident import require_supported
+from runtime.spec.drafter import Drafter
 from runtime.spec.fallback import Fallback
 from runtime.spec.length import Lengths
 from runtime.spec.plan import Policy
+from runtime.wishes import (
+    read_batch,
+    read_count,
+    read_drafter,
+    read_fallback,
+    read_saguaro,
+    require_adaptable,
+)
 
 PREPARING = ("ssd", AUTO)
 """The modes in which a draft prepares outcomes, and so can hit or miss."""
@@ -41,6 +49,7 @@ class Settings:
 
     ``policy`` decides anew in each round; None: mode, K, W and fallback stay as they are here.
     ``lengths`` ends proposals where the draft is unsure of itself; None: all have K tokens.
+    ``drafter``: with LOOKUP no draft engine is loaded.
     """
 
     placement: Placement
@@ -53,6 +62,7 @@ class Settings:
     note: str | None
     policy: Policy | None = None
     lengths: Lengths | None = None
+    drafter: Drafter = Drafter.MODEL
 
 
 def settle(
@@ -65,6 +75,7 @@ def settle(
     max_batch: int | None,
     fallback: str,
     saguaro: float | str,
+    drafter: str = AUTO,
     adaptive_length: bool = False,
     backend: str | None = None,
     device: str | None = None,
@@ -77,12 +88,12 @@ def settle(
 
     Raises UsageError, BundleIncompatibleError or CapacityError for what cannot be.
     """
-    names = {"mode": mode, "verify": verify, "fallback": fallback, "backend": backend or ""}
-    for name, value in names.items():
+    names = {"mode": mode, "verify": verify, "fallback": fallback, "drafter": drafter}
+    for name, value in (*names.items(), ("backend", backend or "")):
         if not isinstance(value, str):
             raise UsageError(f"{name} is {value!r}, expected a name")
-    num_draft = _count("num_draft", num_draft)
-    branches = _count("branches", branches)
+    num_draft = read_count("num_draft", num_draft)
+    branches = read_count("branches", branches)
     devices = devices_for(bundle, device, draft_sm_share, tensor_parallel)
     limits = bundle.manifest.limits
     is_beyond = (num_draft or 0) > limits.num_draft or (branches or 0) > limits.max_branches
@@ -97,11 +108,13 @@ def settle(
     )
     depth = limits.num_draft if num_draft is None else num_draft
     width = limits.max_branches if branches is None else branches
-    batch = _batch(max_batch, limits.max_batch)
-    after_miss = _fallback(fallback)
-    share = _saguaro(saguaro, verify)
+    batch = read_batch(max_batch, limits.max_batch)
+    after_miss = read_fallback(fallback)
+    source = read_drafter(drafter, mode, devices, has_draft=bundle.draft is not None)
+    share = read_saguaro(saguaro, verify)
     given: dict[str, object] = {
         "num_draft": num_draft,
+        "drafter": drafter,
         "branches": branches,
         # Where nothing can miss, zero asks for nothing.
         "fallback": AUTO if after_miss is Fallback.ZERO else fallback,
@@ -111,9 +124,9 @@ def settle(
         after_miss = after_miss or Fallback.ZERO
         require_supported(verify, after_miss, draft_on_gpu=devices.draft.is_gpu)
     if adaptive_length:
-        _require_adaptable(mode, verify, devices)
+        require_adaptable(mode, verify, devices, source)
     layout = _lay_out(
-        bundle, mode, devices, depth, width, batch, after_miss, adaptive_length, announce
+        bundle, mode, devices, source, depth, width, batch, after_miss, adaptive_length, announce
     )
     placement = layout.placement
     if idle := idle_options(mode, given):
@@ -130,6 +143,8 @@ def settle(
         prepares = layout.prepares
         share = choose_saguaro(bundle, depth, width, after_miss) if prepares else 1.0
     notes = [placement.note or layout.note]
+    if bundle.draft is None and placement.mode != "ar":
+        notes.append("drafts are looked up in the text: this bundle has no draft")
     if idle := idle_options(placement.mode, given):
         notes.append(f"{', '.join(idle)} has no effect in {placement.mode}")
     return Settings(
@@ -145,6 +160,7 @@ def settle(
         proposal_lengths(bundle, depth, width, batch)
         if adaptive_length and placement.mode != "ar"
         else None,
+        source,
     )
 
 
@@ -197,6 +213,7 @@ def _lay_out(
     bundle: Bundle,
     mode: str,
     devices: DevicePair,
+    drafter: Drafter,
     num_draft: int,
     num_branches: int,
     max_batch: int,
@@ -216,27 +233,16 @@ def _lay_out(
         placement = place(mode, cores, quota, has_draft=has_draft)
         return _Layout(placement, placement.mode == "ssd")
     fallbacks = tuple(Fallback) if after_miss is None else (after_miss,)
-    found = calibrate(bundle, num_draft, num_branches, max_batch, fallbacks, announce=announce)
+    # With a draft that may be looked past, rounds without it are to be had, too.
+    drafters = (drafter, Drafter.LOOKUP) if drafter is Drafter.BOTH else (drafter,)
+    found = calibrate(
+        bundle, num_draft, num_branches, max_batch, fallbacks, drafters, announce=announce
+    )
     policy = found.controller(max_batch, is_cut=adaptive_length)
     placement = place(found.layout, cores, quota, has_draft=has_draft)
     if policy is not None:
         placement = dataclasses.replace(placement, mode=AUTO)
     return _Layout(placement, "ssd" in found.choices.modes, policy, found.note)
-
-
-def _require_adaptable(mode: str, verify: str, devices: DevicePair) -> None:
-    if mode == "ar":
-        raise UsageError("--adaptive-length has no effect in mode ar; leave it away")
-    if verify != "coupled":
-        raise UsageError(
-            "--adaptive-length leaves drafted tokens out because of what they are, which changes "
-            "the law that --verify ratio emits; leave one of the two away"
-        )
-    if devices.on_gpu:
-        raise UsageError(
-            f"--adaptive-length with --device {devices}: the round's tokens never reach the host "
-            "there, and verifying one more costs a GPU next to nothing; leave it away"
-        )
 
 
 def _mode_on_gpus(devices: DevicePair, *, has_draft: bool) -> tuple[str, str]:
@@ -246,46 +252,6 @@ def _mode_on_gpus(devices: DevicePair, *, has_draft: bool) -> tuple[str, str]:
     if devices.is_shared:
         return "sd", f"auto chose sd, unmeasured: both engines share {devices.target}"
     return "ssd", f"auto chose ssd, unmeasured: the draft has {devices.draft} to itself"
-
-
-def _batch(value: int | None, built: int) -> int:
-    number = built if value is None else whole_number(value)
-    if number is None or number < 1:
-        raise UsageError(f"max_batch is {value!r}, expected a whole number of at least 1")
-    require_batch(number, built)
-    return number
-
-
-def _fallback(name: str) -> Fallback | None:
-    """None for ``auto``."""
-    known = [each.value for each in Fallback]
-    if name not in (AUTO, *known):
-        raise UsageError(
-            f"unknown fallback {name!r}; --fallback takes {', '.join(known)} or {AUTO}"
-        )
-    return None if name == AUTO else Fallback(name)
-
-
-def _saguaro(value: float | str, verify: str) -> float | None:
-    """None for ``auto``."""
-    is_auto = isinstance(value, str) and value == AUTO
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_auto and not (is_number and 0 <= value <= 1):  # type: ignore[operator]
-        raise UsageError(f"saguaro is {value!r}, expected a number from 0 to 1, or {AUTO!r}")
-    if value != 1 and verify == "coupled":
-        raise UsageError(
-            "--saguaro shapes the law that drafts are drawn from, which the coupled rule does not "
-            "have; add --verify ratio, or leave it away"
-        )
-    return None if is_auto else float(value)
-
-
-def _count(name: str, value: int | None) -> int | None:
-    """A limit given by the caller as a plain int; None leaves it to the bundle."""
-    number = None if value is None else whole_number(value)
-    if value is not None and (number is None or number < 0):
-        raise UsageError(f"{name} is {value!r}, expected a whole number of at least 0")
-    return number
 
 
 def _check_depth(placement: Placement, num_draft: int, num_branches: int) -> None:

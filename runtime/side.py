@@ -26,6 +26,7 @@ class Side(Generic[Worker]):
     outbox: tuple[Buffer, ...]
     reopen: Reopen | None = None
     journal: Journal = field(default_factory=Journal)
+    _due: tuple[Callable[[], None], str] | None = field(default=None, init=False)
 
     def launch(
         self,
@@ -40,9 +41,17 @@ class Side(Generic[Worker]):
     ) -> None:
         """Queue ``work``, which uses the worker's own caches, reads the other side's message if
         it ``takes`` and writes this side's if it ``sends``."""
+        if self._due is not None:
+            due, self._due = self._due, None
+            self.launch(*due)
         reads = (self.caches, *(self.inbox if takes else ()), *also_reads)
         writes = (self.caches, *(self.outbox if sends else ()), *also_writes)
         self.journal.launch(self.stream, Job(work, reads, writes, label, round_number))
+
+    def put_off(self, work: Callable[[], None], label: str) -> None:
+        """Queue ``work`` in front of what is launched next, behind the waits that are queued until
+        then. It takes and sends nothing."""
+        self._due = work, label
 
 
 def target_side(

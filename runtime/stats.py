@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from runtime.spec.fallback import ProposalKind
 from runtime.spec.plan import MODES
 from runtime.workers import mailbox as mail
 from runtime.workers.mailbox import Kind
@@ -35,6 +36,16 @@ NO_SPAN = Span()
 
 
 @dataclass(frozen=True, slots=True)
+class SourceCounts:
+    """Verifications whose drafts came from one source, in every mode: how many, and how many
+    tokens were drafted and accepted in them, whether or not the text ended inside a block."""
+
+    num_rounds: int
+    num_drafted: int
+    num_accepted: int
+
+
+@dataclass(frozen=True, slots=True)
 class Stats:
     """One generation's counts and times. Rounds and tokens are sums over the batch's rows.
 
@@ -50,6 +61,12 @@ class Stats:
     alone, and ``num_hits`` is None where there were none. ``predicted_hit_rate`` is the mean of
     what the fan-out expected for the same outcomes; None where other requests ran, too: the device
     keeps one mean for all.
+
+    ``sources`` counts every verification by where its drafts came from: ``hit`` and ``jit`` (the
+    draft model, ahead and just in time), ``lookup``, ``none``; those that never were are left out.
+
+    ``num_cached`` counts the prompt's tokens whose cache rows an earlier text had left, so that
+    they were not fed again.
 
     ``rounds_by_mode`` counts the verifications of each mode that ran (more than one only where a
     policy chose, ``auto``).
@@ -74,6 +91,7 @@ class Stats:
     num_discarded: int = 0
     num_accepted: int = 0
     num_drafted: int = 0
+    num_cached: int = 0
     num_jit: int = 0
     num_lookup: int = 0
     num_hits_after_hit: int = 0
@@ -83,6 +101,7 @@ class Stats:
     predicted_hit_rate: float | None = None
     exposed_s: float = 0.0
     rounds_by_mode: Mapping[str, int] = field(default_factory=dict)
+    sources: Mapping[str, SourceCounts] = field(default_factory=dict)
     span: Span = NO_SPAN
 
     @property
@@ -166,9 +185,11 @@ class Tally:
         self.histogram = [0] * (num_draft + 1)
         self.rounds = [0] * len(Kind)
         self.modes = [0] * len(MODES)
+        self.sources = {kind: [0, 0, 0] for kind in ProposalKind}
         self.hits = [0, 0]
         self.known = [0, 0]
         self.num_tokens = self.num_emitted = self.num_accepted = self.num_drafted = 0
+        self.num_cached = 0  # of the prompt
         self.prompt_s = 0.0
         self.decode = (0.0, 0.0)  # from the first verification to the last outcome, on the clock
         self._blocks: list[tuple[int, int]] = []  # of each round: (emitted, accepted)
@@ -183,10 +204,13 @@ class Tally:
             (self.known, other.known),
         ):
             mine[:] = [a + b for a, b in zip(mine, others, strict=True)]
+        for kind, theirs in other.sources.items():
+            self.sources[kind] = [a + b for a, b in zip(self.sources[kind], theirs, strict=True)]
         self.num_tokens += other.num_tokens
         self.num_emitted += other.num_emitted
         self.num_accepted += other.num_accepted
         self.num_drafted += other.num_drafted
+        self.num_cached += other.num_cached
 
     def round(
         self,
@@ -202,6 +226,11 @@ class Tally:
         self.histogram[accepted] += 1
         self.rounds[kind] += mode == PREPARING
         self.modes[MODES.index(mode)] += 1
+        # An empty proposal came from nowhere, whoever was asked.
+        counts = self.sources[Kind(kind).source if num_drafted else ProposalKind.NONE]
+        counts[0] += 1
+        counts[1] += num_drafted
+        counts[2] += accepted
         self.num_drafted += num_drafted
         self.num_emitted += emitted
         self.num_accepted += min(accepted, emitted)
@@ -209,7 +238,7 @@ class Tally:
         if before is not None:
             after_hit = before == Kind.HIT
             self.known[after_hit] += 1
-            self.hits[after_hit] += kind == Kind.HIT
+            self.hits[after_hit] += Kind(kind).was_prepared
 
     def cut(self, num_emitted: int) -> None:
         """Only the first ``num_emitted`` tokens stay: a stop string has taken back the others,
@@ -259,8 +288,9 @@ class Tally:
             num_discarded=blocks - self.num_emitted,
             num_accepted=self.num_accepted,
             num_drafted=self.num_drafted,
+            num_cached=self.num_cached,
             num_jit=self.rounds[Kind.JIT],
-            num_lookup=self.rounds[Kind.LOOKUP],
+            num_lookup=self.rounds[Kind.LOOKUP] + self.rounds[Kind.OVERRULED],
             num_hits_after_hit=self.hits[True],
             num_rounds_after_hit=self.known[True],
             num_hits_after_miss=self.hits[False],
@@ -270,6 +300,11 @@ class Tally:
             else None,
             exposed_s=_length(span.exposed),
             rounds_by_mode=by_mode,
+            sources={
+                kind.name.lower(): SourceCounts(*counts)
+                for kind, counts in self.sources.items()
+                if counts[0]
+            },
             span=span,
         )
 

@@ -6,9 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from runtime.kv.kept import Kept, as_tokens
 from runtime.kv.slots import SlotRef
 from runtime.request import Request
 from runtime.sampling.logprobs import TokenLogprobs
+from runtime.spec.drafter import Drafter
+from runtime.spec.fallback import ProposalKind
+from runtime.spec.lookup import Looked, LookupChain
 from runtime.spec.plan import RoundPlan, RoundReport, RowReport
 from runtime.stats import NO_FIGURES, Stats, Tally
 from runtime.workers import mailbox as mail
@@ -48,11 +52,14 @@ class Ticket:
         self.state = TicketState.WAITING
         self.slot: SlotRef | None = None
         self.chunks_left = num_chunks(len(request.prompt) - 1)
+        self.num_cached = 0  # positions of the prompt whose rows were there already
         self.num_fed = 0  # positions of the prompt that the target was given
         self.num_held = 0  # positions of the text that the draft's trunk holds, at least
+        self.feeds_draft = True  # whether the policy wants the draft to read the prompt
         self.tally = Tally(num_draft)
         self.last_kind: int | None = None
         self.is_prepared = False  # the last round judged was one of ssd
+        self.lookups: LookupChain | None = None  # where the policy watches what they would yield
         self.is_alone = True  # no other held a slot meanwhile
         self.started_at = self.decoding_at = 0.0
         self.figures: Sequence[float] = NO_FIGURES
@@ -63,6 +70,29 @@ class Ticket:
         """The slot of a ticket that has one."""
         assert self.slot is not None
         return self.slot
+
+    def begin_behind(self, num_cached: int, num_held: int) -> None:
+        """So many positions of the prompt have rows already, ``num_held`` of them on the draft's
+        side; nothing was fed yet."""
+        self.num_cached = self.num_fed = self.tally.num_cached = num_cached
+        self.num_held = num_held
+        self.chunks_left = num_chunks(len(self.request.prompt) - 1 - num_cached)
+
+    @property
+    def written(self) -> list[int]:
+        """The tokens whose rows the target has written, or will have behind all that is queued; the
+        last one of a running text has none yet."""
+        request = self.request
+        if self.state is not TicketState.RUNNING:
+            return list(request.prompt[: self.num_fed])
+        num = len(request.prompt) + request.num_emitted - 1
+        return [*request.prompt, *request.generated][:num]
+
+    @property
+    def kept(self) -> Kept:
+        """What the slot holds when this text leaves it, but where a dummy may lie."""
+        tokens = as_tokens(self.written[: self.request.max_len - 2])
+        return Kept(tokens, self.request.cache_salt, min(self.num_held, len(tokens)))
 
     @property
     def resumed(self) -> Resumed:
@@ -87,9 +117,16 @@ class Ticket:
         request = self.request
         before = self.last_kind if flight.is_continued and self.is_prepared else None
         num_before = request.num_emitted
-        if flight.ran.mode != "ar":
+        if flight.ran.mode != "ar" and flight.ran.drafter is not Drafter.LOOKUP:
             self.num_held = len(request.prompt) + len(request.generated)
-        taken = request.commit(cells[mail.EMITTED : mail.EMITTED + accepted + 1], logprobs)
+        emitted = cells[mail.EMITTED : mail.EMITTED + accepted + 1]
+        looked: tuple[Looked, ...] = ()
+        if self.lookups is not None:
+            if Kind(kind).source is ProposalKind.LOOKUP:
+                looked = self.lookups.judged(num_drafted, accepted, emitted)
+            else:
+                looked = self.lookups.settled(emitted)
+        taken = request.commit(emitted, logprobs)
         num_emitted = request.num_emitted - num_before
         self.tally.round(flight.ran.mode, kind, before, num_drafted, accepted, num_emitted)
         self.last_kind, self.is_prepared = kind, flight.ran.mode == "ssd"
@@ -99,10 +136,11 @@ class Ticket:
             kind=Kind(kind).source,
             num_drafted=num_drafted,
             accepted=accepted,
-            hit=None if before is None else kind == Kind.HIT,
+            hit=None if before is None else Kind(kind).was_prepared,
             num_emitted=num_emitted,
             rank=None if before is None or rank < 0 else rank,
             is_behind=flight.ran.mode != flight.asked.mode,
+            looked=looked,
         )
 
 
@@ -114,6 +152,7 @@ class Flight:
     asked, ran    the policy's plan, and what could be done of it
     is_continued  it verifies what the round before left: whether that had hit is known by it
     is_steady     nothing but the round before lies between its start and that one's
+    is_timed      nothing but decoding does: rounds, a change of mode, a draft that catches up
     """
 
     number: int
@@ -122,3 +161,4 @@ class Flight:
     ran: RoundPlan
     is_continued: bool
     is_steady: bool
+    is_timed: bool

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.helpers import sanitizer
+from tests.helpers import browser, sanitizer
 
 settings.register_profile("dev", max_examples=25, deadline=None)
 settings.register_profile(
@@ -24,6 +24,7 @@ settings.register_profile("deep", max_examples=5000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
 
 NEEDS = {
+    "browser": lambda: browser.find_browser() is not None,
     "cuda": lambda: (
         importlib.util.find_spec("cuda") is not None
         and importlib.util.find_spec("cuda.core") is not None
@@ -34,6 +35,7 @@ NEEDS = {
         and importlib.util.find_spec("transformers") is not None
     ),
     "gpu": lambda: os.path.exists("/dev/nvidiactl"),
+    "llama": lambda: importlib.util.find_spec("llama_cpp") is not None,
     "polygraphy": lambda: importlib.util.find_spec("polygraphy") is not None,
     "rtx": lambda: importlib.util.find_spec("tensorrt_rtx") is not None,
 }

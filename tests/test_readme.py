@@ -1,6 +1,6 @@
 """What the README shows works as it stands: commands, Python, and the files it points to.
 
-T17: a quick start that prints garbage. The section on polygraphy has a file of its own.
+T17: a quick start that prints garbage. Polygraphy and the server have files of their own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from runtime.trace.chrome import write_trace
 from runtime.trace.timeline import Timeline
 from tests.helpers.checkpoints import make_draft, make_llama
 from tests.helpers.readme import (
-    POLYGRAPHY_SECTION,
+    ELSEWHERE,
     README,
     ROOT,
     Block,
@@ -34,7 +34,7 @@ from tests.helpers.readme import (
 from tests.helpers.session_folder import session_folder
 from tests.helpers.tiny_bundle import tiny_bundle
 
-BLOCKS = [block for block in readme_blocks() if block.section != POLYGRAPHY_SECTION]
+BLOCKS = [block for block in readme_blocks() if block.section not in ELSEWHERE]
 PROGRAMS = {".", "echo", "export", "git", "make", "pip", "polygraphy", "python"}
 PICTURES = {
     "target | verify": "two lanes of time",
@@ -91,6 +91,7 @@ def place(tmp_path: Path) -> Path:
     timeline.span("target", "verify", 0.0, 0.01)
     write_trace(timeline, tmp_path / "trace.json", {})
     write_outcomes(tmp_path / "outcomes.jsonl")
+    (tmp_path / "spec_bench.jsonl").write_text('{"category": "qa", "turns": ["Who is it?"]}')
     return workspace(tmp_path, {"demo": tiny_bundle().path})
 
 

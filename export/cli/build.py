@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from export.cli.console import Parser
 
 DESCRIPTION = """\
-Compile a target and, with --draft, a draft for it. The bundle is a folder that can be moved and
-copied. It appears in one step when it is complete; building the same again is a cache hit."""
+Compile a target and, with --draft, a draft for it; without one the runtime looks drafts up in the
+text (--num-draft at most). The bundle is a folder that can be moved and copied. It appears in one
+step when it is complete; building the same again is a cache hit."""
 
 EXAMPLES = """\
 a checkpoint is one of
@@ -62,7 +63,8 @@ def add_to(commands: argparse._SubParsersAction[Parser]) -> None:
         "--draft",
         default="none",
         metavar="CHECKPOINT",
-        help="a small model that guesses ahead; none: build the target alone (default)",
+        help="a small model that guesses ahead; none: build the target alone, whose drafts are "
+        "looked up in the text (default)",
     )
     option(
         "--backend",
@@ -179,6 +181,8 @@ def run(args: argparse.Namespace) -> int:
     elif options.backend in GPU_BACKENDS:
         emit(f"look at it: python -m export inspect {result.bundle.path}\n")
     else:
+        if result.bundle.draft is None:
+            emit(f"without a draft: {_lookups(options)}\n")
         emit(f"try it: python -m runtime generate --bundle {result.bundle.path} --prompt 'Hello'\n")
     return 0
 
@@ -240,6 +244,8 @@ def _plan_text(plan: BuildPlan, facts: dict[str, object]) -> str:
     lines = [f"{options.place}: {options.target}"]
     if options.draft is not None:
         lines[0] += f" with draft {options.draft}"
+    else:
+        lines[0] += f" without a draft: {_lookups(options)}"
     lines += [
         f"  {estimate.role:6}  {estimate.num_parameters / 1e6:8.1f} M parameters, files about "
         + ", ".join(
@@ -262,6 +268,15 @@ def _plan_text(plan: BuildPlan, facts: dict[str, object]) -> str:
         )
     lines.append("  already built: a cache hit" if facts["cache_hit"] else "  nothing written")
     return "\n".join(lines) + "\n"
+
+
+def _lookups(options: BuildOptions) -> str:
+    """What the runtime makes of a bundle without a draft."""
+    if options.num_draft == 0:
+        return "mode ar (--num-draft 0 leaves no room for lookups)"
+    if options.backend in GPU_BACKENDS:
+        return "mode ar (lookups are for engines on the CPU)"
+    return f"modes ar and sd, which copies up to {options.num_draft} tokens a round from the text"
 
 
 def _built(result: BuildResult) -> dict[str, object]:

@@ -92,7 +92,8 @@ def text(bundle: Bundle) -> str:
     manifest, limits = bundle.manifest, bundle.manifest.limits
     size, batch = in_words(bundle.num_bytes), limits.max_batch
     template = manifest.chat_template or "no chat template (generate --chat will be refused)"
-    drafting = f"K {limits.num_draft}, W {limits.max_branches}"
+    branches = "" if bundle.draft is None else f", W {limits.max_branches}"
+    drafting = f"K {limits.num_draft}{branches}"
     lines = [
         f"{bundle.path}: {manifest.precision}, {manifest.backend}, {size}, all hashes checked",
         f"limits   {limits.max_len} tokens, batch {batch}, {drafting}",
@@ -104,7 +105,9 @@ def text(bundle: Bundle) -> str:
         shares = ", ".join(f"{share:.2f}" for share in manifest.draft_figures.ranks[:4])
         lines.append(f"         its maker measured: target's token is candidate 1, 2, ... {shares}")
     if bundle.draft is None:
-        lines.append("draft    none")
+        lines.append(
+            "draft    none: the runtime looks drafts up in the text (--mode sd), and runs ar"
+        )
     total = sum(total_bytes(engine) for engine in bundle.engines)
     lines += [
         "",

@@ -40,7 +40,7 @@ class Acceptance:
     alpha: float  # share of positions where the draft's first candidate is the target's token
     model: float  # tokens a round: the draft alone
     lookup: float  # the runtime's n-gram lookup alone
-    both: float  # lookup in front, the draft where it finds nothing
+    both: float  # lookup in front where it promises more, else the draft
 
 
 def prefix_of(path: Path) -> str:
@@ -103,6 +103,8 @@ def evaluate(
     answers: Sequence[Sample],
 ) -> dict[str, Acceptance]:
     """Figures by category in the file's order, and of ALL; unanswered questions left out."""
+    from runtime.spec.replay import LookupReplay
+
     chosen = [
         (question.category, sample)
         for question, sample in zip(questions, answers, strict=True)
@@ -110,14 +112,17 @@ def evaluate(
     ]
     agrees = [found == 0 for found in ranks(draft, [sample for _, sample in chosen], ids)]
     tallies: dict[str, list[tuple[int, int, int, int, int]]] = {}
+    # Of K tokens, whatever they cost to verify: these are lengths, not speeds (``LookupReplay``).
+    alone, in_front = LookupReplay(NUM_DRAFT), LookupReplay(NUM_DRAFT)
     for (category, sample), right in zip(chosen, agrees, strict=True):
-        never = np.zeros_like(right)
+        text = sample.ids.tolist()
+        prompt, answer = text[: sample.answer_start], text[sample.answer_start :]
         tally = (
             len(right),
             int(right.sum()),
             num_rounds(right, NUM_DRAFT),
-            rounds_with_lookup(sample, never, NUM_DRAFT),
-            rounds_with_lookup(sample, right, NUM_DRAFT),
+            alone.num_rounds(prompt, answer),
+            in_front.num_rounds(prompt, answer, right.tolist()),
         )
         for name in (category, ALL):
             tallies.setdefault(name, []).append(tally)
@@ -131,27 +136,3 @@ def evaluate(
             tokens / both,
         )  # fmt: skip
     return figures
-
-
-def rounds_with_lookup(sample: Sample, agrees: npt.NDArray[np.bool_], num_draft: int) -> int:
-    """Rounds of an answer where a lookup goes first and the draft, right where ``agrees`` [answer
-    tokens] says so, has the rounds for which it finds nothing."""
-    from runtime.spec.ngram import NgramIndex
-
-    text = sample.ids.tolist()
-    index = NgramIndex(text[: sample.answer_start])
-    rest = text[sample.answer_start :]
-    rounds = position = 0
-    while position < len(rest):
-        found = index.propose(num_draft)
-        ahead = rest[position : position + num_draft]
-        if found:
-            right = [guess == token for guess, token in zip(found, ahead, strict=False)]
-        else:
-            right = agrees[position : position + num_draft].tolist()
-        accepted = right.index(False) if False in right else len(right)
-        block = rest[position : position + accepted + 1]
-        index.extend(block)
-        position += len(block)
-        rounds += 1
-    return rounds

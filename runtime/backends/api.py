@@ -17,6 +17,7 @@ stream that owns it, so ``runtime.device.cuda.current_stream`` is where they enq
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -90,6 +91,18 @@ class Session(Protocol):
 
     def close(self) -> None:
         """Free the engine and its caches; idempotent."""
+
+
+class KeepingSession(Session, Protocol):
+    """A session on the host, whose slots may hold rows beyond the text that wrote them."""
+
+    def shrink_rows(self, needed: int, kept: Sequence[int]) -> None:
+        """Bind the smallest bucket of at least ``needed`` rows, if that is smaller. The first
+        ``kept[i]`` rows of slot i survive, also where they are not bound: ``copy_slot`` and
+        ``swap_slots`` reach them there, and ``bind_rows`` brings them back."""
+
+    def swap_slots(self, first: int, second: int, rows: slice) -> None:
+        """Let the rows ``rows`` of two slots change places."""
 
 
 class DeviceStep(Protocol):

@@ -41,9 +41,9 @@ NEXT, AHEAD, BEHIND = range(3)
 
 CallTime: TypeAlias = Callable[[CallShape], float]
 """Seconds that a call of that shape takes."""
-Pace: TypeAlias = Callable[[float, float], None]
+Pace: TypeAlias = Callable[[float, float], float]
 """Called with (when the call began by ``perf_counter``, seconds that it takes); returns when they
-are over, on whatever clock."""
+are over, on whatever clock: how many seconds too late because a sleep is not exact."""
 
 
 class Law(Protocol):
@@ -72,16 +72,23 @@ class _DrawnSession(HostSession["DrawnStep"]):
         self.vocab_map: np.ndarray | None = None
         self._call_s = call_s
         self._pace = pace
+        self._late_s = 0.0
         super().__init__(RowBuckets(device, self.manifest, limits.max_batch))
 
     def run_step(self, step: DrawnStep) -> None:
-        """Answer one call, and let it take its time; the answering counts towards it."""
-        began = perf_counter()
+        """Answer one call, and let it take its time; the answering counts towards it.
+
+        The engine keeps a time of its own, which lags behind by as much as its last sleep ended
+        too late: an engine that computes has no such error, and over the K steps of a draft it
+        would add up. All that the runtime does between two calls counts in full, as it does
+        before an engine that runs in the caller's thread. A GPU's queue would hide some of it.
+        """
+        began = perf_counter() - self._late_s
         if int(step.write_at.max()) + step.shape.num_tokens > self._caches.rows:
             self._caches.zero()
             raise BackendError(f"{self.manifest.role}: a write leaves the cache")
         self._answer(step)
-        self._pace(began, self._call_s(step.shape))
+        self._late_s = self._pace(began, self._call_s(step.shape))
 
     @abstractmethod
     def _answer(self, step: DrawnStep) -> None:

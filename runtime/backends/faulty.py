@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from threading import Event as Flag
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from engines.errors import BackendError
 from engines.manifest import EngineManifest
-from runtime.backends.api import CallShape, Session, Step
+from runtime.backends.api import CallShape, KeepingSession, Step
 from runtime.device.api import Buffer
 
 # Only a hang that nobody releases lasts so long; its thread must end some time.
@@ -18,11 +18,11 @@ _LONGEST_S = 120.0
 
 
 class FaultySession:
-    """See ``runtime.backends.api.Session``. Its ``fail_at``-th engine call (from 0) raises
+    """See ``runtime.backends.api.KeepingSession``. Its ``fail_at``-th engine call (from 0) raises
     BackendError and zeroes nothing; with ``hangs`` it waits for ``release`` instead, then runs.
     """
 
-    def __init__(self, inner: Session, fail_at: int, *, hangs: bool = False) -> None:
+    def __init__(self, inner: KeepingSession, fail_at: int, *, hangs: bool = False) -> None:
         self.inner = inner
         self.num_runs = 0
         self._fail_at = fail_at
@@ -64,6 +64,12 @@ class FaultySession:
 
     def reset_rows(self) -> None:
         self.inner.reset_rows()
+
+    def shrink_rows(self, needed: int, kept: Sequence[int]) -> None:
+        self.inner.shrink_rows(needed, kept)
+
+    def swap_slots(self, first: int, second: int, rows: slice) -> None:
+        self.inner.swap_slots(first, second, rows)
 
     def prepare(self, shape: CallShape) -> Step:
         step = self.inner.prepare(shape)

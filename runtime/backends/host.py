@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -46,6 +47,10 @@ class HostSession(ABC, Generic[AnyStep]):
         if self._caches.reset():
             self._steps.clear()
 
+    def shrink_rows(self, needed: int, kept: Sequence[int]) -> None:
+        if self._caches.shrink(needed, kept):
+            self._steps.clear()
+
     def prepare(self, shape: CallShape) -> AnyStep:
         step = self._steps.get(shape)
         if step is None:
@@ -57,6 +62,9 @@ class HostSession(ABC, Generic[AnyStep]):
 
     def copy_slot(self, source: int, destination: int, rows: slice) -> None:
         self._caches.copy_slot(source, destination, rows)
+
+    def swap_slots(self, first: int, second: int, rows: slice) -> None:
+        self._caches.swap_slots(first, second, rows)
 
     def close(self) -> None:
         self._steps.clear()

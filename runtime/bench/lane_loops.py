@@ -7,7 +7,7 @@ from time import perf_counter
 
 import numpy as np
 
-from runtime.backends.api import Session
+from runtime.backends.api import KeepingSession
 from runtime.device.api import Device
 from runtime.kv.slots import SlotPool, SlotRef
 from runtime.sampling.api import Rule, rule
@@ -56,7 +56,7 @@ class _Texts:
 class TargetLoop:
     """Verifies K made-up drafts a round. All methods run on the target's stream."""
 
-    def __init__(self, session: Session, device: Device, num_draft: int) -> None:
+    def __init__(self, session: KeepingSession, device: Device, num_draft: int) -> None:
         limits = session.manifest.limits
         self._mailbox = Mailbox(device, 1, num_draft)
         self._worker = TargetWorker(session, _rule(session), self._mailbox)
@@ -91,7 +91,9 @@ class DraftLoop:
     """Adopts, commits and prepares; each outcome is one that was prepared, so every round hits.
     All methods run on the draft's stream."""
 
-    def __init__(self, session: Session, device: Device, num_draft: int, num_branches: int) -> None:
+    def __init__(
+        self, session: KeepingSession, device: Device, num_draft: int, num_branches: int
+    ) -> None:
         limits = session.manifest.limits
         self._mailbox = Mailbox(device, 1, num_draft)
         self._statistics = OutcomeStatistics(num_draft, num_branches)
@@ -149,5 +151,5 @@ class DraftLoop:
             self._worker.feed(slot)
 
 
-def _rule(session: Session) -> Rule:
+def _rule(session: KeepingSession) -> Rule:
     return rule("coupled", NoiseCache(session.manifest.model.vocab_size, 64))

@@ -17,6 +17,7 @@ from runtime.cli.prompts import many_prompts
 from runtime.cli.report import number, percent, table
 from runtime.sampling.params import SamplingParams
 from runtime.spec.cost.laws import DRAFTED
+from runtime.spec.drafter import Drafter
 from runtime.spec.fallback import Fallback, ProposalKind
 from runtime.spec.outcome_log import LoggedRound, LogHeader, LogWriter
 from runtime.spec.plan import RoundReport, RowReport
@@ -136,7 +137,9 @@ def measure(args: argparse.Namespace, show: Show) -> OutcomeFigures:
     if args.fallback is None:
         args.fallback = Fallback.JIT.value  # the one whose misses say how drafts fare after a miss
     recorder = Recorder()
-    with open_mode(args, "ssd", on_round=recorder) as llm:
+    # Lookups in front of the model would leave out the rounds that it finds easy.
+    drafter = Drafter.MODEL.value
+    with open_mode(args, "ssd", on_round=recorder, drafter=drafter) as llm:
         settings = llm.settings
         if llm.mode != "ssd":
             raise UsageError(f"outcomes are those of ssd, which cannot run here: {llm.note}")

@@ -207,6 +207,7 @@ def _measure(args: argparse.Namespace, show: Show) -> OverlapFigures:
         args.bundle,
         mode="ssd",
         num_draft=args.num_draft,
+        drafter="model",
         branches=args.branches,
         max_batch=1,
         fallback=args.fallback,

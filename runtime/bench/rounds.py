@@ -20,6 +20,8 @@ from runtime.device.traced import TracedDevice
 BUDGETS_US = {1: 100.0, 16: 300.0}
 """What the runtime may take of a round, by batch."""
 WARM_UP = 300
+LEAST_WARM_UP = 10
+"""Behind the prompts: until they are read there are no rounds."""
 NUM_STRETCHES = 3
 SPLIT_SHARE = 5
 """One round in so many is run again to see where its time goes: clocks cost time themselves."""
@@ -106,7 +108,7 @@ class _Timed:
         self._plan = plan
         self._pair = _open(device, plan)
         self._texts = SteadyTexts(self._pair.scheduler, plan.batch)
-        for _ in range(min(WARM_UP, plan.rounds)):
+        for _ in range(min(WARM_UP, max(LEAST_WARM_UP, plan.rounds))):
             self._texts.step()
 
     def run(self, tick: Tick) -> None:
@@ -145,7 +147,7 @@ def _split(plan: RoundsPlan, inner: Device) -> dict[str, float]:
     try:
         pair = _open(device, plan)
         texts = SteadyTexts(pair.scheduler, plan.batch)
-        for _ in range(min(WARM_UP, plan.rounds)):
+        for _ in range(min(WARM_UP, max(LEAST_WARM_UP, plan.rounds))):
             texts.step()
         taken.clear()
         rounds = max(1, plan.rounds // SPLIT_SHARE)

@@ -28,6 +28,7 @@ ENDINGS = {
     "length": "ended by --max-tokens",
     "context": "ended by the bundle's max_len",
     "cancelled": "cancelled",
+    "grammar": "the form asked for could not be kept",
 }
 """In words, by finish reason."""
 
@@ -117,7 +118,10 @@ def summary(completion: Completion) -> str:
         f"{len(completion.token_ids)} tokens, {ending}",
         *_speed(stats.tokens_per_second, stats.acceptance_length, stats.hit_rate),
     ]
-    return _told(completion.mode, parts, stats.rounds_by_mode, completion.note)
+    told = _told(completion.mode, parts, stats.rounds_by_mode, completion.note)
+    if completion.finish_reason == "grammar" and completion.mode != AUTO:
+        told += f"\nnote: {completion.note}"
+    return told
 
 
 def _told(

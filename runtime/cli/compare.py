@@ -21,20 +21,19 @@ from runtime.cli.options import (
     Commands,
     add_bundle_options,
     add_command,
-    add_max_tokens,
     add_output_options,
-    add_sampling_options,
     check_fits,
     open_for,
-    sampling_of,
     whole,
 )
 from runtime.cli.prompts import many_prompts, shortened
 from runtime.cli.report import to_json
+from runtime.cli.sampling import add_max_tokens, add_sampling_options, sampling_of
 from runtime.cli.tally import BASELINE, ModeRun
 from runtime.cli.tracing import add_trace_option, save_trace
 from runtime.doctor import machine
 from runtime.placement import AUTO, OPTION_DEFAULTS, OPTION_MODES, idle_options, require_batch
+from runtime.spec.drafter import Drafter
 
 if TYPE_CHECKING:
     from runtime.llm import LLM, Completion
@@ -77,9 +76,8 @@ def add_to(commands: Commands) -> None:
     speculation.add_argument(
         "--modes",
         type=_modes,
-        default=("ar", "sd", "ssd"),
         metavar="M,M",
-        help="modes to run, of ar, sd, ssd, auto (default: ar,sd,ssd)",
+        help="modes to run, of ar, sd, ssd, auto (default: ar,sd,ssd, without a draft model ar,sd)",
     )
     _add_prompt_options(parser)
     add_sampling_options(parser, several=True)
@@ -129,10 +127,19 @@ def _modes(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
+def _default_modes(args: argparse.Namespace) -> tuple[str, ...]:
+    """Those that the bundle can run with its drafter."""
+    has_draft = args.drafter != Drafter.LOOKUP
+    with suppress(BundleError):  # told by loading it
+        has_draft = has_draft and open_bundle(args.bundle).draft is not None
+    return (BASELINE, "sd", "ssd") if has_draft else (BASELINE, "sd")
+
+
 def run(args: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
     if args.live and args.batch > 1:
         raise UsageError("--live shows one prompt after another; leave --batch away")
+    args.modes = args.modes or _default_modes(args)
     _check_options(args)
     experiment = _Experiment(args, many_prompts(args.prompts, args.num_prompts))
     comparison = Comparison(

@@ -17,6 +17,7 @@ from runtime.cli.report import (
     number,
     percent,
     settings_record,
+    sources_record,
     stats_record,
     table,
 )
@@ -33,12 +34,16 @@ HEADERS = (
 )
 DRAFT_HEADERS = (
     "drafting",
+    "drafter",
     "fallback",
     "hits after a hit",
     "hits after a miss",
     "predicted hits",
     "hidden ms/round",
     "exposed ms/round",
+    "looked up",
+    "by lookup",
+    "by model",
     "discarded tokens",
 )
 SHOWN = {
@@ -54,6 +59,9 @@ DRAFT_LEGEND = {
     "predicted hits": "mean probability of a hit that the fan-out expected of the same outcomes",
     "hidden ms/round": "milliseconds of drafting while the target was verifying / rounds",
     "exposed ms/round": "milliseconds the target waited for drafts / rounds",
+    "looked up": "rounds whose drafts were copied from the text / rounds",
+    "by lookup": "accepted tokens of such a round, its bonus token left out",
+    "by model": "the same of a round with the draft model's tokens",
     "discarded tokens": FORMULAS["num_discarded"],
 }
 
@@ -145,12 +153,16 @@ class Comparison:
         rounds = max(1, run.num_rounds)
         return [
             run.mode,
+            run.settings.drafter.value,
             run.settings.fallback.value if run.ran == "ssd" else "-",
             percent(run.hit_rate_after_hit),
             percent(run.hit_rate_after_miss),
             percent(run.predicted_hit_rate),
             number(1e3 * run.hidden_s / rounds, 2),
             number(1e3 * run.exposed_s / rounds, 2),
+            percent(run.num_copied / rounds),
+            number(run.accepted_of("lookup"), 2),
+            number(run.accepted_of("hit", "jit"), 2),
             str(run.num_discarded),
         ]
 
@@ -174,6 +186,7 @@ class Comparison:
             "exposed_s": run.exposed_s,
             "overhead_s": run.overhead_s,
             "rounds_by_mode": run.rounds_by_mode,
+            "sources": sources_record(run.sources),
             "num_discarded": run.num_discarded,
             "num_rounds": run.num_rounds,
             "identical": not differing if is_judged else None,

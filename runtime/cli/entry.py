@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engines.errors import SsdError, as_line
-from runtime.cli import bench, compare, doctor, generate, plan, trace
+from runtime.cli import bench, chat, compare, doctor, generate, plan, serve, trace
 from runtime.cli.console import OutputClosed, emit, prepare_streams, say
 from runtime.cli.options import PROGRAM, OpenLlm, Parser
 
@@ -29,6 +29,8 @@ together by speculative speculative decoding (SSD). The output is exactly the ta
 EXAMPLES = """\
 examples:
   python -m runtime generate --bundle engines/bundles/demo --chat --prompt "Name three rivers."
+  python -m runtime chat --bundle engines/bundles/demo
+  python -m runtime serve --bundle engines/bundles/demo
   python -m runtime compare --bundle engines/bundles/demo --live
   python -m runtime doctor
 
@@ -68,7 +70,7 @@ def build_parser() -> Parser:
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for module in (generate, compare, plan, bench, trace, doctor):
+    for module in (generate, chat, serve, compare, plan, bench, trace, doctor):
         module.add_to(commands)
     return parser
 

@@ -15,23 +15,25 @@ from runtime.cli.options import (
     Commands,
     add_bundle_options,
     add_command,
-    add_max_tokens,
     add_output_options,
-    add_sampling_options,
     check_fits,
     open_for,
-    sampling_of,
-    text,
     whole,
 )
 from runtime.cli.prompts import many_prompts, one_prompt, shortened
 from runtime.cli.report import FORMULAS, settings_record, to_json
+from runtime.cli.sampling import (
+    add_ending_options,
+    add_sampling_options,
+    options_of,
+    sampling_of,
+)
 from runtime.cli.tracing import add_trace_option, save_trace
-from runtime.request import GenerateOptions, read_options
+from runtime.request import GenerateOptions
+from runtime.sampling.params import SamplingParams, choice_params
 
 if TYPE_CHECKING:
     from runtime.llm import LLM, Completion
-    from runtime.sampling.params import SamplingParams
 
 DESCRIPTION = """\
 Answer one prompt, streamed to stdout with a line on the speed to stderr; or a file of prompts,
@@ -46,7 +48,10 @@ modes:
 
 The answer ends at the model's end-of-sequence token, a --stop-token-ids token, the first --stop
 string, --max-tokens or the bundle's max_len, whichever comes first. What ended it is not part of
-it. Log-probabilities are the target's own, before temperature and cuts.
+it. Log-probabilities are the target's own, before penalties, biases, forms, temperature and cuts.
+
+An answer that has to have a form (--json-schema and the like) is at every token the beginning of
+one that has it, and ends where it is complete: give --max-tokens enough, or it is cut off before.
 
 examples:
   python -m runtime generate --bundle engines/bundles/demo --chat --prompt "Name three rivers."
@@ -55,6 +60,12 @@ examples:
   python -m runtime generate --bundle engines/bundles/demo --prompt "1, 2, 3," --stop 7 --stop 9
   python -m runtime generate --bundle engines/bundles/demo --chat --temperature 0.8 --seed 7 \\
       --prompt "Write a haiku." --logprobs 3 --json
+  python -m runtime generate --bundle engines/bundles/demo --chat --json-schema person.json \\
+      --prompt "Invent a person."
+  python -m runtime generate --bundle engines/bundles/demo --chat --prompt "Is fire cold?" \\
+      --choice yes --choice no
+  python -m runtime generate --bundle engines/bundles/demo --chat --temperature 0.8 --n 3 \\
+      --prompt "Name a colour."
   python -m runtime generate --bundle engines/bundles/demo --prompts questions.txt --chat --json
 """
 
@@ -70,7 +81,7 @@ def add_to(commands: Commands) -> None:
     )
     _add_prompt_options(parser)
     add_sampling_options(parser, several=False)
-    _add_ending_options(parser)
+    add_ending_options(parser)
     output = add_output_options(parser)
     output.add_argument(
         "--logprobs",
@@ -96,66 +107,41 @@ def _add_prompt_options(parser: argparse.ArgumentParser) -> None:
         "--batch",
         type=whole(1),
         metavar="N",
-        help="of --prompts, how many to decode at once; the next begins where one has ended "
+        help="of --prompts or --n, how many to decode at once; the next begins where one has ended "
         "(default: what the bundle was built for)",
+    )
+    group.add_argument(
+        "--n",
+        type=whole(1),
+        default=1,
+        metavar="N",
+        help="answers to --prompt, decoded together; answer i (from 0) is the one of seed S + i "
+        "(default: 1)",
     )
     group.add_argument(
         "--chat", action="store_true", help="put the prompt into the bundle's chat template"
     )
 
 
-def _add_ending_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("ending")
-    add_max_tokens(group)
-    group.add_argument(
-        "--min-tokens",
-        type=whole(0),
-        default=0,
-        metavar="N",
-        help="shortest answer, in tokens: nothing but a limit ends it before (default: 0)",
-    )
-    group.add_argument(
-        "--stop",
-        type=text,
-        action="append",
-        default=[],
-        metavar="TEXT",
-        help="end the answer before this text; may be given several times "
-        "(a line break is $'\\n' in bash)",
-    )
-    group.add_argument(
-        "--stop-token-ids",
-        type=whole(0),
-        nargs="+",
-        default=[],
-        metavar="ID",
-        help="tokens that end the answer, beside the model's end-of-sequence",
-    )
-
-
 def run(args: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
     params = sampling_of(args, args.temperature)
-    options = _options_of(args)
-    if args.prompt is None:
-        return _answer_many(args, params, options)
-    if args.batch is not None:
-        raise UsageError("--batch goes with --prompts; one --prompt is decoded alone")
-    return _answer_one(args, params, options)
-
-
-def _options_of(args: argparse.Namespace) -> GenerateOptions:
     if args.logprobs is not None and not args.json:
         raise UsageError("--logprobs are shown by --json only; add --json")
-    options: GenerateOptions = {
-        "max_tokens": args.max_tokens,
-        "min_tokens": args.min_tokens,
-        "stop": args.stop,
-        "stop_token_ids": args.stop_token_ids,
-        "logprobs": args.logprobs,
-    }
-    read_options(vocab_size=None, **options)  # refused now, not after a model was loaded
-    return options
+    options = options_of(args, logprobs=args.logprobs)
+    if args.prompt is None:
+        if args.n != 1:
+            raise UsageError("--n goes with --prompt; each of --prompts is answered once")
+        prompts = many_prompts(args.prompts, None)
+        names = [f"prompt {number}" for number in range(1, len(prompts) + 1)]
+        return _answer_many(args, dict(zip(names, prompts, strict=True)), params, options)
+    if args.n > 1:
+        prompt = one_prompt(args.prompt)
+        choices = {f"choice {number}": prompt for number in range(1, args.n + 1)}
+        return _answer_many(args, choices, choice_params(params, args.n), options)
+    if args.batch is not None:
+        raise UsageError("--batch goes with --prompts or --n; one answer is decoded alone")
+    return _answer_one(args, params, options)
 
 
 def _answer_one(args: argparse.Namespace, params: SamplingParams, options: GenerateOptions) -> int:
@@ -181,13 +167,19 @@ def _answer_one(args: argparse.Namespace, params: SamplingParams, options: Gener
     return 0
 
 
-def _answer_many(args: argparse.Namespace, params: SamplingParams, options: GenerateOptions) -> int:
-    prompts = many_prompts(args.prompts, None)
+def _answer_many(
+    args: argparse.Namespace,
+    prompts: dict[str, str],
+    params: SamplingParams | list[SamplingParams],
+    options: GenerateOptions,
+) -> int:
+    """Named prompts, several at once; ``params`` are one for all or one for each."""
+    titles = [name if args.n > 1 else shortened(text) for name, text in prompts.items()]
     with busy(f"loading {args.bundle}", quiet=args.quiet, plain=False) as announce:
         llm = open_for(args, mode=args.mode, max_batch=args.batch, announce=announce)
     with llm:
-        ids = _encode(args, llm, {f"prompt {i}": text for i, text in enumerate(prompts, start=1)})
-        show = InOrder(lambda i, done: emit(f"[{i + 1}] {shortened(prompts[i])}\n{done.text}\n\n"))
+        ids = _encode(args, llm, prompts)
+        show = InOrder(lambda i, done: emit(f"[{i + 1}] {titles[i]}\n{done.text}\n\n"))
         num_done = 0
         with progress("answers", len(prompts), quiet=args.quiet or not args.json) as tick:
 

@@ -11,7 +11,6 @@ from engines.compat import TENSORRT_BACKENDS
 from engines.errors import CapacityError, UsageError
 from runtime.cli.console import say
 from runtime.devices import parse_devices
-from runtime.sampling.params import SamplingParams
 
 if TYPE_CHECKING:
     from runtime.llm import LLM
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
 PROGRAM = "python -m runtime"
 MODES = ("ar", "sd", "ssd", "auto")
 RULES = ("coupled", "ratio")
+DRAFTERS = ("auto", "model", "lookup", "both")
 FALLBACKS = ("auto", "zero", "jit", "lookup")
 BACKENDS = ("onnxruntime", *TENSORRT_BACKENDS)
 
@@ -97,6 +97,14 @@ def add_bundle_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGro
         help="tokens drafted a round, in auto at most (default: what the bundle was built for)",
     )
     group.add_argument(
+        "--drafter",
+        choices=DRAFTERS,
+        default="auto",
+        help="who drafts; model: the draft model; lookup: what followed the same words earlier in "
+        "the text, without a draft model (not in ssd mode); both: for each round what promises "
+        "more; auto: both, or lookup where the bundle has no draft (default: auto)",
+    )
+    group.add_argument(
         "--branches",
         type=whole(1),
         metavar="W",
@@ -126,6 +134,13 @@ def add_bundle_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGro
         action="store_true",
         help="with --verify coupled, on the CPU: draft and verify fewer tokens where the draft is "
         "unsure of itself (default: off)",
+    )
+    group.add_argument(
+        "--no-prefix-reuse",
+        dest="prefix_reuse",
+        action="store_false",
+        help="feed every prompt from its first token on, also where an earlier text began alike "
+        "(default: go on behind what that one left in the cache; the answers are the same)",
     )
     _add_device_options(parser)
     return group
@@ -203,6 +218,7 @@ def open_for(
         mode=mode,
         verify=args.verify,
         num_draft=args.num_draft,
+        drafter=args.drafter,
         branches=args.branches,
         max_batch=max_batch,
         fallback=args.fallback,
@@ -212,76 +228,11 @@ def open_for(
         device=args.device,
         draft_sm_share=args.draft_sm_share,
         tensor_parallel=args.tensor_parallel,
+        prefix_reuse=args.prefix_reuse,
         trace=args.trace is not None,
         tell=say if args.verbose and not args.quiet else None,
         announce=announce,
     )
-
-
-def add_sampling_options(parser: argparse.ArgumentParser, *, several: bool) -> None:
-    """``several``: prompts take temperatures in turn; ``args.temperature`` is a tuple then."""
-    group = parser.add_argument_group("sampling")
-    how = "0: the most likely token; 1: the model's own law"
-    if several:
-        group.add_argument(
-            "--temperature",
-            type=_numbers,
-            default=(0.0,),
-            metavar="T[,T]",
-            help=f"{how}; several are given to the prompts in turn, so that greedy and sampled "
-            "rows meet in a batch (default: 0)",
-        )
-    else:
-        group.add_argument(
-            "--temperature", type=float, default=0.0, metavar="T", help=f"{how} (default: 0)"
-        )
-    group.add_argument(
-        "--top-k",
-        type=int,
-        default=0,
-        metavar="N",
-        help="sample among the N most likely tokens; 0: among all (default: 0)",
-    )
-    group.add_argument(
-        "--top-p",
-        type=float,
-        default=1.0,
-        metavar="P",
-        help="sample among the fewest tokens that hold this share (default: 1)",
-    )
-    group.add_argument(
-        "--min-p",
-        type=float,
-        default=0.0,
-        metavar="P",
-        help="of those, leave out tokens less than P times as likely as the likeliest (default: 0)",
-    )
-    group.add_argument(
-        "--seed",
-        type=int,
-        default=0,
-        metavar="S",
-        help="the same seed gives the same tokens (default: 0)",
-    )
-
-
-def add_max_tokens(group: argparse._ActionsContainer) -> None:
-    group.add_argument(
-        "--max-tokens",
-        type=whole(1),
-        default=128,
-        metavar="N",
-        help="longest answer, in tokens (default: %(default)s)",
-    )
-
-
-def _numbers(text: str) -> tuple[float, ...]:
-    try:
-        return tuple(float(each) for each in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a number, or several with commas between"
-        ) from None
 
 
 def add_output_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
@@ -289,17 +240,6 @@ def add_output_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGro
     group.add_argument("--json", action="store_true", help="one JSON object on stdout, no more")
     group.add_argument("--quiet", action="store_true", help="results and errors only")
     return group
-
-
-def sampling_of(args: argparse.Namespace, temperature: float) -> SamplingParams:
-    """A request's parameters. Raises UsageError on a value outside its range."""
-    return SamplingParams(
-        temperature=temperature,
-        top_k=args.top_k,
-        top_p=args.top_p,
-        min_p=args.min_p,
-        seed=args.seed,
-    )
 
 
 def check_fits(what: str, num_tokens: int, max_len: int) -> None:

@@ -15,6 +15,7 @@ from runtime.placement import AUTO
 if TYPE_CHECKING:
     from runtime.llm import Stats
     from runtime.settings import Settings
+    from runtime.stats import SourceCounts
 
 FORMULAS = {
     "tokens_per_second": "generated tokens / seconds of decoding, reading the prompt left out",
@@ -23,6 +24,8 @@ FORMULAS = {
     "hidden_s": "seconds of drafting while the target was verifying",
     "exposed_s": "seconds the target waited for drafts",
     "overhead_s": "decode_s - verify_s - exposed_s: seconds in which neither engine was waited for",
+    "sources": "verifications by where their drafts came from: prepared ahead (hit), drafted when "
+    "they were needed (jit), copied from the text (lookup), nowhere (none)",
     "rounds_by_mode": "verifications in each mode; auto changes it as it runs",
     "num_discarded": "tokens of verified blocks behind the end of the text, those of a stop "
     "string included",
@@ -76,6 +79,7 @@ def stats_record(stats: Stats) -> dict[str, object]:
         "hit_rate": stats.hit_rate,
         "predicted_hit_rate": stats.predicted_hit_rate,
         "histogram": stats.histogram,
+        "num_cached": stats.num_cached,
         "prompt_s": stats.prompt_s,
         "decode_s": stats.decode_s,
         "verify_s": stats.verify_s,
@@ -84,8 +88,21 @@ def stats_record(stats: Stats) -> dict[str, object]:
         "exposed_s": stats.exposed_s,
         "overhead_s": stats.overhead_s,
         "rounds_by_mode": dict(stats.rounds_by_mode),
+        "sources": sources_record(stats.sources),
     }
     return record if stats.num_hits is not None else record | dict.fromkeys(PREPARED)
+
+
+def sources_record(sources: Mapping[str, SourceCounts]) -> dict[str, object]:
+    """Verifications by where their drafts came from: how many, tokens drafted and accepted."""
+    return {
+        name: {
+            "num_rounds": each.num_rounds,
+            "num_drafted": each.num_drafted,
+            "num_accepted": each.num_accepted,
+        }
+        for name, each in sources.items()
+    }
 
 
 def settings_record(settings: Settings) -> dict[str, object]:
@@ -96,6 +113,7 @@ def settings_record(settings: Settings) -> dict[str, object]:
     return {
         "device": str(settings.placement.devices),
         "verify": settings.verify,
+        "drafter": settings.drafter.value if drafts else None,
         "num_draft": settings.num_draft if drafts else None,
         "num_branches": settings.num_branches if prepares else None,
         "max_batch": settings.max_batch,

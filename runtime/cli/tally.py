@@ -8,7 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from runtime.spec.plan import MODES
-from runtime.stats import Shared, together
+from runtime.stats import Shared, SourceCounts, together
 
 if TYPE_CHECKING:
     from runtime.llm import Completion, Stats
@@ -123,6 +123,30 @@ class ModeRun:
             for mode in MODES
             if (num := sum(stats.rounds_by_mode.get(mode, 0) for stats in self.stats))
         }
+
+    @property
+    def sources(self) -> dict[str, SourceCounts]:
+        """Verifications by where their drafts came from."""
+        return {
+            name: SourceCounts(
+                sum(each.num_rounds for each in found),
+                sum(each.num_drafted for each in found),
+                sum(each.num_accepted for each in found),
+            )
+            for name in ("hit", "jit", "lookup", "none")
+            if (found := [stats.sources[name] for stats in self.stats if name in stats.sources])
+        }
+
+    @property
+    def num_copied(self) -> int:
+        """Verifications whose drafts were looked up."""
+        return sum(each.num_rounds for name, each in self.sources.items() if name == "lookup")
+
+    def accepted_of(self, *names: str) -> float | None:
+        """Accepted tokens of a verification with drafts of these sources; None: there was none."""
+        found = [each for name, each in self.sources.items() if name in names]
+        accepted = sum(each.num_accepted for each in found)
+        return _ratio(accepted, sum(each.num_rounds for each in found))
 
     @property
     def num_discarded(self) -> int:

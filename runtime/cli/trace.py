@@ -46,6 +46,8 @@ MEANINGS = {
     "resume": "the draft drafts again, after rounds without it",
     "catch up": "the draft reads what was accepted without it",
     "move": "a text changes its slot",
+    "shift": "rows that a free slot keeps go to another",
+    "share": "a text gets the rows of another that begins as it does",
     "retire": "a text has ended and gives its slot back",
     "hit": "the outcome had been prepared",
     "miss": "it had not",

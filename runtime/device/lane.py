@@ -83,10 +83,21 @@ class Lane(Protocol):
 class Mark:
     """One recording of an event (or the tail at a sync): reached once, never reset.
 
-    ``reached_at_s`` is when, on a device with simulated time (`virtual.py`).
+    ``reached_at_s`` is when, on a device with simulated time (`virtual.py`). ``late_bells`` are
+    rung by whoever takes the lane's steps, in its own time (`host.py`); who adds one must look at
+    ``is_reached`` afterwards.
     """
 
-    __slots__ = ("_bells", "clock", "event", "failure", "is_reached", "lane", "reached_at_s")
+    __slots__ = (
+        "_bells",
+        "clock",
+        "event",
+        "failure",
+        "is_reached",
+        "lane",
+        "late_bells",
+        "reached_at_s",
+    )
 
     blocker = None
 
@@ -97,6 +108,7 @@ class Mark:
         self.is_reached = False
         self.reached_at_s = 0.0
         self.failure: Failure | None = None
+        self.late_bells: list[SimpleQueue[None]] = []
         self._bells: list[SimpleQueue[None]] = []
 
     def ring_when_reached(self, bell: SimpleQueue[None]) -> None:

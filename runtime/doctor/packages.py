@@ -48,6 +48,11 @@ REQUIREMENTS = (
     Requirement("cuda-core", "cuda", (1, 2), module="cuda"),
     Requirement("cuda-bindings", "cuda", module="cuda"),
     Requirement("polygraphy", "bench", (0, 53)),
+    Requirement("llguidance", "grammar", (1, 9)),
+    Requirement("fastapi", "serve", (0, 130)),
+    Requirement("uvicorn", "serve", (0, 40)),
+    Requirement("prometheus-client", "serve", (0, 22)),
+    Requirement("httpx2", "serve", (2, 12)),
 )
 
 

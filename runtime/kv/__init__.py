@@ -1,1 +1,1 @@
-"""R1: where a sequence's rows lie in a cache, and who holds which slot."""
+"""R1: where a sequence's rows lie in a cache, who holds which slot, and what free slots keep."""

@@ -15,6 +15,8 @@ class Pair(Protocol):
     """What the user should know of the engines; None where there is nothing."""
     max_banned_ids: int | None
     """How many tokens ``min_tokens`` can keep away; None for any number."""
+    follows_text: bool
+    """Whether it serves biases, penalties, forbidden words and grammars."""
 
     def close(self) -> None:
         """Free engines, caches, streams and devices; idempotent."""

@@ -10,6 +10,7 @@ from runtime.backends.api import Session
 from runtime.device.api import Stream
 from runtime.memo import Memo
 from runtime.workers.probe import Invariance, measure_invariance, probe_invariance
+from runtime.workers.row_probe import rows_are_alike
 
 
 def on_stream(stream: Stream, work: Callable[[], None], label: str) -> None:
@@ -52,6 +53,34 @@ def remembered_probe(
     found: list[Invariance] = []
     on_stream(stream, lambda: found.append(probe(session, num_tokens, num_slots)), "probe")
     memo.put(key, encode(found[0]) if found[0].varies_with else found[0].min_tokens)
+    return found[0]
+
+
+def remembered_rows(
+    stream: Stream,
+    session: Session,
+    memo: Memo,
+    *,
+    build_key: str,
+    executor: str,
+    num_tokens: int,
+    min_tokens: int,
+) -> bool:
+    """Whether the rows that one call leaves are those that another would (`rows_are_alike`).
+
+    Remembered as the probe's answer is.
+    """
+    key = f"rows by any call:{build_key}:{executor}:{min_tokens} to {num_tokens} tokens"
+    known = memo.get(key)
+    if isinstance(known, bool):
+        return known
+    found: list[bool] = []
+
+    def probe() -> None:
+        found.append(rows_are_alike(session, num_tokens, min_tokens=min_tokens))
+
+    on_stream(stream, probe, "probe rows")
+    memo.put(key, found[0])
     return found[0]
 
 

@@ -26,6 +26,7 @@ from runtime.sampling.api import rule
 from runtime.sampling.noise import NoiseCache
 from runtime.scheduler import OnRound, Scheduler
 from runtime.side import draft_side, target_side
+from runtime.spec.drafter import Drafter
 from runtime.spec.fallback import Fallback
 from runtime.spec.plan import Policy
 from runtime.spec.statistics import OutcomeStatistics
@@ -35,6 +36,7 @@ class ResidentPair:
     """See ``runtime.loading.api.Pair``."""
 
     max_banned_ids: int | None = MAX_BANNED_IDS
+    follows_text: bool = False
     note: str | None = None
 
     def __init__(
@@ -47,14 +49,16 @@ class ResidentPair:
         max_batch: int,
         hardware: Hardware,
         fallback: Fallback = Fallback.ZERO,
+        drafter: Drafter = Drafter.MODEL,
         memo: Memo | None = None,
         policy: Policy | None = None,
         on_round: OnRound | None = None,
         draft_timeout_s: float | None = None,
         tell: Tell | None = None,
     ) -> None:
-        """``max_batch`` slots are allocated. ``fallback`` is of a draft on the CPU; all others have
-        ``zero``. For ``policy``, ``on_round`` and ``draft_timeout_s`` see ``Scheduler``.
+        """``max_batch`` slots are allocated. ``fallback`` and ``drafter`` are of a draft on the
+        CPU; all others have ``zero`` and the model. For ``policy``, ``on_round`` and
+        ``draft_timeout_s`` see ``Scheduler``.
 
         Raises MissingDependencyError, BundleIncompatibleError, BackendError, CapacityError and
         DeviceError.
@@ -64,6 +68,7 @@ class ResidentPair:
         self._num_draft = num_draft
         self._num_branches = num_branches
         self._num_slots = max_batch
+        self._drafter = drafter
         self._hardware = hardware
         self._draft_timeout_s = draft_timeout_s
         self._forget: list[Callable[[], None]] = []
@@ -165,6 +170,7 @@ class ResidentPair:
             num_branches=self._num_branches,
             statistics=self._statistics(),
             fallback=fallback,
+            drafter=self._drafter,
         )
 
     def _statistics(self) -> OutcomeStatistics:

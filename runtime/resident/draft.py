@@ -35,6 +35,7 @@ from runtime.backends.api import CallShape, DeviceSession
 from runtime.device.api import Device
 from runtime.device.cuda import CudaDevice
 from runtime.kv.capacity import require_capacity
+from runtime.kv.kept import Shift
 from runtime.kv.layout import SlotLayout
 from runtime.kv.slots import SlotRef
 from runtime.resident.calls import feed_chunk
@@ -48,7 +49,7 @@ from runtime.resident.ledger import Held, Ledger
 from runtime.resident.phases import Phases
 from runtime.resident.reports import Reports
 from runtime.resident.slabs import Slab
-from runtime.resident.support import require_supported
+from runtime.resident.support import require_nothing_kept, require_supported
 from runtime.spec.plan import RoundPlan
 from runtime.spec.statistics import OutcomeStatistics
 from runtime.workers import mailbox as mail
@@ -122,8 +123,9 @@ class ResidentDraft:
         """Write what never changes."""
         self._laws.load()
 
-    def reset(self) -> None:
+    def reset(self, keeps: int | None = None) -> None:
         """Forget every text and go back to the fewest cache rows."""
+        require_nothing_kept(keeps or 0)
         self.session.reset_rows()
         self.ledger.reset()
         self._texts.clear()
@@ -145,11 +147,21 @@ class ResidentDraft:
         self.ledger.fed(row, len(chunk))
         self._memory.put(row, row.entry.prompt)
 
-    def retire(self, slot: SlotRef) -> None:
+    def retire(self, slot: SlotRef, num_kept: int = 0) -> None:
         """The slot's text has ended, or is wanted no more."""
+        require_nothing_kept(num_kept)
         self.ledger.retire(slot)
         self._texts.pop(slot, None)
         self._memory.vacate(slot.index)
+
+    def shift(self, shift: Shift) -> None:
+        """Nothing is kept that could be shifted."""
+        require_nothing_kept(shift.num_positions)
+
+    def share(self, source: SlotRef, destination: SlotRef, num_positions: int) -> None:
+        """Nothing is shared."""
+        del source, destination
+        require_nothing_kept(num_positions)
 
     def move(self, source: SlotRef, destination: SlotRef) -> None:
         """A text moves to a free slot, under a new lease, and its proposal with it."""

@@ -8,7 +8,8 @@ the events. So the rounds are launched as for any pair; the thread waits where i
     outcome    target -> draft  8 (K + 5)               the target copies it to page-locked memory
     proposal   draft -> target  8 (K + 4)               and the proposal from there
 
-The fallback ``lookup`` works; ``jit`` does not: a row that sits a round out is unknown on a GPU.
+Lookups work, in front of the model and after a miss; ``jit`` does not: a row that sits a round out
+is unknown on a GPU.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any, cast
 import numpy.typing as npt
 
 from engines.tensors import DType
-from runtime.backends.api import Session
+from runtime.backends.api import KeepingSession
 from runtime.device.api import Buffer, Device
 from runtime.device.copies import copies_of
 from runtime.device.cuda import CudaDevice
@@ -29,6 +30,7 @@ from runtime.kv.slots import SlotRef
 from runtime.resident.readings import Flight, OnRead, Readings
 from runtime.resident.slabs import Slab, host_readable
 from runtime.sampling.api import Rule
+from runtime.spec.drafter import Drafter
 from runtime.spec.fallback import Fallback
 from runtime.spec.plan import RoundPlan
 from runtime.spec.statistics import OutcomeStatistics
@@ -105,7 +107,7 @@ class HostDraft(DraftWorker):
 
     def __init__(
         self,
-        session: Session,
+        session: KeepingSession,
         rule: Rule,
         mailbox: HostDraftExchange,
         *,
@@ -114,6 +116,7 @@ class HostDraft(DraftWorker):
         num_branches: int,
         statistics: OutcomeStatistics,
         fallback: Fallback = Fallback.ZERO,
+        drafter: Drafter = Drafter.MODEL,
     ) -> None:
         """``device`` is the target's; the rest as for DraftWorker."""
         super().__init__(
@@ -124,6 +127,7 @@ class HostDraft(DraftWorker):
             num_branches=num_branches,
             statistics=statistics,
             fallback=fallback,
+            drafter=drafter,
         )
         self._waits = isinstance(device, CudaDevice)
 

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
-from engines.errors import UsageError
+from engines.errors import CapacityError, UsageError
 from runtime.spec.fallback import Fallback
+
+
+def require_nothing_kept(num_positions: int) -> None:
+    """Raises CapacityError where rows of an earlier text are to be used: a GPU's kernels round
+    them otherwise than the call that would write them anew."""
+    if num_positions:
+        raise CapacityError(
+            f"{num_positions} cache rows of an earlier text are to be used, and a pair on GPUs "
+            "keeps none; open it without prefix reuse"
+        )
 
 
 def require_supported(verify: str, fallback: Fallback, *, draft_on_gpu: bool = True) -> None:

@@ -18,6 +18,7 @@ from plugins.take import kernel as take
 from runtime.backends.api import CallShape, DeviceSession, DeviceStep
 from runtime.device.api import Device
 from runtime.kv.capacity import require_capacity
+from runtime.kv.kept import Shift
 from runtime.kv.layout import SlotLayout
 from runtime.kv.slots import SlotRef
 from runtime.resident.calls import feed_chunk, mask_trunk
@@ -29,6 +30,7 @@ from runtime.resident.ledger import Held, Ledger
 from runtime.resident.phases import Phases
 from runtime.resident.readings import Scored
 from runtime.resident.slabs import Slab
+from runtime.resident.support import require_nothing_kept
 from runtime.resident.verdicts import outcome_width, unjudged
 from runtime.workers import mailbox as mail
 from runtime.workers.entry import Entry
@@ -86,8 +88,9 @@ class ResidentTarget:
         self._number = 0
         self._verify_s = 0.0
 
-    def reset(self) -> None:
+    def reset(self, keeps: int | None = None) -> None:
         """Forget every text and go back to the fewest cache rows."""
+        require_nothing_kept(keeps or 0)
         self.session.reset_rows()
         self.ledger.reset()
         for index in range(self.mailbox.num_rows):
@@ -107,10 +110,20 @@ class ResidentTarget:
         self.ledger.fed(row, len(chunk))
         self._put(row)
 
-    def retire(self, slot: SlotRef) -> None:
+    def retire(self, slot: SlotRef, num_kept: int = 0) -> None:
         """The slot's text has ended, or is wanted no more."""
+        require_nothing_kept(num_kept)
         self.ledger.retire(slot)
         self._vacate(slot.index)
+
+    def shift(self, shift: Shift) -> None:
+        """Nothing is kept that could be shifted."""
+        require_nothing_kept(shift.num_positions)
+
+    def share(self, source: SlotRef, destination: SlotRef, num_positions: int) -> None:
+        """Nothing is shared."""
+        del source, destination
+        require_nothing_kept(num_positions)
 
     def move(self, source: SlotRef, destination: SlotRef) -> None:
         """A text moves to a free slot, under a new lease."""

@@ -1,4 +1,4 @@
-"""Lookup drafts: what followed the last time that the text's last tokens stood there.
+"""An index of a text by its tokens: where its last tokens stood before, and what followed there.
 
 "Prompt lookup decoding". The drafts are free and good where a text repeats or quotes itself.
 """
@@ -6,60 +6,82 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-SHORTEST, LONGEST = 2, 16
-"""Tokens that must match at least, and beyond which a longer match is not looked for."""
+LONGEST = 16
+"""Tokens beyond which a longer match is not looked for."""
 MAX_TRIES = 32
 """Earlier places compared at most: a text that repeats one token has as many as it has tokens."""
 
 
+class Match(NamedTuple):
+    """``tokens`` followed where the text's last ``length`` tokens stood before."""
+
+    length: int
+    tokens: tuple[int, ...]
+
+
+NO_MATCH = Match(0, ())
+
+
 class NgramIndex:
     """The prompt and output of one row, searchable for its own end. ``extend`` costs the same for
-    every token, ``propose`` at most MAX_TRIES * LONGEST comparisons."""
+    every token, ``find`` at most MAX_TRIES * LONGEST comparisons."""
 
     def __init__(self, tokens: Iterable[int] = ()) -> None:
         self._tokens: list[int] = []
-        # Where each n-gram of SHORTEST tokens last ended, and for each place where its n-gram
-        # ended before that: a chain from new to old. A place is the index after the n-gram.
-        self._latest: dict[tuple[int, ...], int] = {}
-        self._before: list[int] = [0]
+        # Where each token and each pair last ended, and for each place where its pair ended before
+        # that: a chain from new to old. A place is the index after the token or pair.
+        self._latest_token: dict[int, int] = {}
+        self._latest_pair: dict[tuple[int, int], int] = {}
+        self._pair_before: list[int] = [0]
+        self._token_before = 0  # where the last token ended before
         self.extend(tokens)
 
     def extend(self, tokens: Iterable[int]) -> None:
         """The text goes on with these tokens."""
+        last = self._tokens[-1] if self._tokens else None
         for token in tokens:
             self._tokens.append(token)
             end = len(self._tokens)
-            gram = tuple(self._tokens[-SHORTEST:])
-            self._before.append(self._latest.get(gram, 0))
-            if end >= SHORTEST:
-                self._latest[gram] = end
+            self._token_before = self._latest_token.get(token, 0)
+            self._latest_token[token] = end
+            before = 0
+            if last is not None:
+                pair = last, token
+                before = self._latest_pair.get(pair, 0)
+                self._latest_pair[pair] = end
+            self._pair_before.append(before)
+            last = token
 
-    def propose(self, num: int) -> tuple[int, ...]:
-        """Up to ``num`` tokens likely to follow; none where the last tokens are new.
+    def find(self, num: int) -> Match:
+        """Up to ``num`` tokens likely to follow; NO_MATCH where the last token is new.
 
         Of the earlier places with the same last tokens the one with the longest match counts, of
         those the latest. Where its continuation reaches the text's end it goes on with itself: a
         repeated phrase repeats.
         """
-        place = self._best_place()
+        place, length = self._best_place()
         if place == 0 or num < 1:
-            return ()
+            return NO_MATCH
         period = len(self._tokens) - place
-        return tuple(self._tokens[place + step % period] for step in range(num))
+        tokens = self._tokens
+        return Match(length, tuple(tokens[place + step % period] for step in range(num)))
 
-    def _best_place(self) -> int:
-        """The place to continue from, 0 for none."""
+    def _best_place(self) -> tuple[int, int]:
+        """The place to continue from, 0 for none, and how many tokens match there."""
+        place = self._pair_before[-1]
+        if place == 0:
+            return self._token_before, 1
         best, longest = 0, 0
-        place = self._before[-1]
         for _ in range(MAX_TRIES):
             if place == 0 or longest == LONGEST:
                 break
             length = self._match_length(place)
             if length > longest:
                 best, longest = place, length
-            place = self._before[place]
-        return best
+            place = self._pair_before[place]
+        return best, longest
 
     def _match_length(self, place: int) -> int:
         """How many tokens before ``place`` equal those before the end, LONGEST at most."""

@@ -10,7 +10,7 @@ from runtime.trace.timeline import Timeline
 
 class RoundMarks:
     """Told of rounds (fits ``runtime.ticket.OnRound``); marks hits and misses, and each change of
-    mode, K, W or fallback that a policy makes."""
+    mode, K, W, fallback or drafter that a policy makes."""
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
@@ -27,6 +27,7 @@ class RoundMarks:
                 drafts=plan.num_draft,
                 branches=plan.num_branches,
                 fallback=plan.fallback.value,
+                drafter=plan.drafter.value,
             )
         self._plan = plan
         for row in report.rows:

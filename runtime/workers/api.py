@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from runtime.device.api import Buffer
+from runtime.kv.kept import Shift
 from runtime.kv.slots import SlotRef
 from runtime.spec.plan import RoundPlan
 from runtime.workers.entry import Entry, Resumed
@@ -57,8 +58,9 @@ class Worker(Protocol):
     @property
     def mailbox(self) -> Post: ...
 
-    def reset(self) -> None:
-        """Forget every text and go back to the fewest cache rows."""
+    def reset(self, keeps: int | None = None) -> None:
+        """Forget every text and go back to the fewest cache rows; or, where free slots keep
+        something, to the fewest that hold ``keeps`` positions."""
 
     def admit(self, slot: SlotRef, entry: Entry) -> None:
         """A text takes a slot; its prompt is fed by ``feed``, chunk by chunk."""
@@ -66,11 +68,20 @@ class Worker(Protocol):
     def feed(self, slot: SlotRef) -> None:
         """Feed the next chunk of the slot's prompt; after the last one its text runs."""
 
-    def retire(self, slot: SlotRef) -> None:
-        """The slot's text has ended, or is wanted no more."""
+    def retire(self, slot: SlotRef, num_kept: int = 0) -> None:
+        """The slot's text has ended, or is wanted no more. The cache rows of its first
+        ``num_kept`` positions stay, as far as there are any."""
+
+    def shift(self, shift: Shift) -> None:
+        """What a free slot keeps goes to another."""
+
+    def share(self, source: SlotRef, destination: SlotRef, num_positions: int) -> None:
+        """A text whose prompt is being fed begins as another one, which the target was fed so many
+        positions of: it gets their rows, and is fed the rest."""
 
     def move(self, source: SlotRef, destination: SlotRef) -> None:
-        """A text moves to a free slot, under a new lease."""
+        """A text moves to a free slot, under a new lease; what that slot keeps goes to the old
+        one."""
 
 
 class Verifies(Worker, Protocol):

@@ -15,48 +15,49 @@ What a row does after a miss is decided in ``adopt``, without the host:
     jit       no row has a proposal: all missing ones are drafted at once, the target waits;
               else it sits rounds out (SKIP) and ``prepare`` drafts it: no hit waits for it
 
-Each of these calls is told the round's plan; K, W and the fallback may be others from round to
-round. A change of mode begins with ``resume``. While the draft rests (``ar``) texts go on without
+By the plan's drafter a lookup stands in front of all that: of what was prepared for the outcome, of
+each of these fallbacks, and of drafting between two verifications (``sd``), row by row, where it
+promises more (``runtime.spec.lookup``). Rows that copy need no drafting. Rounds of lookups
+alone are no work of this side but a rest (``runtime.workers.lookup``).
+
+Each of these calls is told the round's plan; K, W, fallback and drafter may be others from round to
+round. A change of mode begins with ``resume``. While the draft rests texts go on without
 it, so ``resume`` is told them, and ``catch_up`` feeds what the trunks lack, chunk by chunk.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from time import perf_counter
 
-import numpy as np
-
-from engines.profiles import PROMPT_CHUNK, PROMPT_STEP
-from runtime.backends.api import Session
-from runtime.kv.capacity import require_capacity
-from runtime.kv.slots import SlotRef
+from runtime.backends.api import KeepingSession
 from runtime.sampling.api import Rule
 from runtime.spec.cache import SpeculationCache
+from runtime.spec.drafter import Drafter
 from runtime.spec.fallback import Fallback, ProposalKind
 from runtime.spec.length import Lengths
-from runtime.spec.ngram import NgramIndex
-from runtime.spec.outcome import Outcome
+from runtime.spec.lookup import num_common
+from runtime.spec.outcome import Outcome, Prepared
 from runtime.spec.plan import RoundPlan
 from runtime.spec.statistics import OutcomeStatistics
 from runtime.workers import mailbox as mail
 from runtime.workers.ahead import Ahead
 from runtime.workers.cutter import Cutter
-from runtime.workers.draft_calls import DraftCalls
 from runtime.workers.draft_row import DraftRow, RowState, Seen
-from runtime.workers.entry import Entry, Resumed, require_free, require_lease
+from runtime.workers.draft_texts import index_texts
+from runtime.workers.draft_trunks import DraftTrunks
+from runtime.workers.entry import Resumed
 from runtime.workers.just_in_time import draft_at_once
 from runtime.workers.mailbox import Kind, Mailbox
-from runtime.workers.prefill import prefill_chunk
 
 
-class DraftWorker:
+class DraftWorker(DraftTrunks):
     """Drafting for a batch: row i of a call is slot i. All methods but the constructor run as
     work on the draft's stream."""
 
     def __init__(
         self,
-        session: Session,
+        session: KeepingSession,
         rule: Rule,
         mailbox: Mailbox,
         *,
@@ -65,26 +66,20 @@ class DraftWorker:
         statistics: OutcomeStatistics,
         fallback: Fallback = Fallback.ZERO,
         lengths: Lengths | None = None,
+        drafter: Drafter = Drafter.MODEL,
+        alpha: float | None = None,
     ) -> None:
-        """K and W at most, and with ``fallback`` what a round has whose plan says nothing else.
-        With ``lengths`` proposals end where the draft is unsure of itself (coupled rule only).
+        """K and W at most, and with ``fallback`` and ``drafter`` what a round has whose plan says
+        nothing else. With ``lengths`` proposals end where the draft is unsure of itself (coupled
+        rule only). ``alpha`` is the draft maker's share of tokens that are accepted.
 
         Raises CapacityError where they are beyond what the engine was built for."""
-        manifest = session.manifest
-        require_capacity(
-            manifest.kv, manifest.limits, num_draft=num_draft, num_branches=num_branches
-        )
-        self.session = session
-        self.rule = rule
-        self.mailbox = mailbox
-        self.num_draft = num_draft
+        plan = RoundPlan("ssd", num_draft, num_branches, fallback, drafter)
+        super().__init__(session, rule, mailbox, plan, alpha)
         self.num_branches = num_branches
         self.statistics = statistics
-        self.plan = RoundPlan("ssd", num_draft, num_branches, fallback)
         self.cache = SpeculationCache()
-        self.rows: list[DraftRow | None] = [None] * mailbox.num_rows
         self.round = 0
-        self._calls = DraftCalls(session, rule)
         self._cutter = (
             None if lengths is None else Cutter(lengths, session.vocab_map, mailbox.num_rows)
         )
@@ -95,113 +90,74 @@ class DraftWorker:
             num_draft=num_draft,
             num_branches=num_branches,
         )
-        self._logits = [
-            np.zeros((num_draft + 1, manifest.model.output_vocab), np.float32) for _ in self.rows
-        ]
-        self._num_rows = 0
         self._predicted_hits = 0.0
         self._num_predicted = 0
         self._worked = (0.0, 0.0)  # when the last work ahead of an outcome began and ended
 
-    def reset(self) -> None:
-        """Forget every text and go back to the fewest cache rows."""
-        self.session.reset_rows()
-        self.rows[:] = [None] * len(self.rows)
+    def reset(self, keeps: int | None = None) -> None:
+        """Forget every text and go back to the fewest cache rows; where free slots keep something,
+        to those that hold ``keeps`` positions."""
+        super().reset(keeps)
         self.cache = SpeculationCache()
-        self._count_rows()
-
-    def admit(self, slot: SlotRef, entry: Entry) -> None:
-        """A text takes a slot; its prompt is fed by ``feed``, chunk by chunk."""
-        index = slot.index
-        held = self.rows[index]
-        require_free(None if held is None else held.slot, slot)
-        row = DraftRow(slot, entry, self._logits[index], list(entry.prompt), self.num_draft)
-        self.rows[index] = row
-        self._run_if_fed(row)
-
-    def feed(self, slot: SlotRef) -> None:
-        """Feed the next chunk of the slot's prompt; after the last one its text runs."""
-        row = self._row(slot)
-        self._feed(row, row.trunk, row.entry.chunk(row.trunk))
-        self._run_if_fed(row)
-
-    def retire(self, slot: SlotRef) -> None:
-        """The slot's text has ended, or is wanted no more."""
-        self._row(slot)
-        self.rows[slot.index] = None
-        self._count_rows()
-
-    def move(self, source: SlotRef, destination: SlotRef) -> None:
-        """A text moves to a free slot, under a new lease, and its proposal with it."""
-        row = self._row(source)
-        old, new = source.index, destination.index
-        held = self.rows[new]
-        require_free(None if held is None else held.slot, destination)
-        self._calls.bind(row.trunk)
-        self.session.copy_slot(old, new, self._calls.layout.trunk_rows(row.trunk))
-        self.mailbox.move(source, destination)
-        # Kept logits are the slot's memory and stay with their row.
-        self._logits[old], self._logits[new] = self._logits[new], self._logits[old]
-        row.slot = destination
-        self.rows[new], self.rows[old] = row, None
-        self._count_rows()
 
     def resume(self, texts: Sequence[Resumed]) -> None:
         """Go on after a rest, or in another mode, with all texts as they are now: proposals and
         what was prepared are void, and no row waits for drafts any more."""
         self.cache = SpeculationCache()
-        for text in texts:
-            row = self._row(text.slot)
-            row.resume(text.tokens, text.num_fed, is_running=text.is_running)
-        self._count_rows()
-
-    def catch_up(self, slot: SlotRef) -> None:
-        """Feed the next chunk that a slot's trunk lacks since ``resume``; nothing if it has all."""
-        row = self._row(slot)
-        if row.trunk < row.num_fed:
-            # Begun at a multiple like a prompt's, so that it fits the cache and its shapes are few.
-            start = row.trunk - row.trunk % PROMPT_STEP
-            self._feed(row, start, row.tokens[start : min(start + PROMPT_CHUNK, row.num_fed)])
-
-    def _feed(self, row: DraftRow, start: int, chunk: Sequence[int]) -> None:
-        known = self._calls.known(chunk)
-        prefill_chunk(self.session, self._calls.layout, row.slot.index, start, known)
-        row.trunk = start + len(chunk)
+        super().resume(texts)
 
     def draft(self, plan: RoundPlan | None = None) -> None:
-        """Draft K tokens for every row, one after the other, and propose them (``sd``)."""
+        """Propose up to K tokens for every row (``sd``): copied ones, or drafted one after the
+        other. Where all rows copy no engine runs."""
         started = perf_counter()
-        self._set(plan)
-        rows = [row for row in self.rows if row is not None and row.state is RowState.RUNNING]
+        plan = self._set(plan)
+        rows = self._running
+        if plan.drafter is Drafter.BOTH:
+            index_texts(rows)
+            rows = [row for row in rows if not self._copies_first(row, plan)]
+        self._take_in(rows)
         draft_at_once(self._calls, self.rows[: self._num_rows], rows, None, self._cutter)
         self._propose()
         self._note_times(exposed_s=perf_counter() - started, worked_s=perf_counter() - started)
 
+    def _copies_first(self, row: DraftRow, plan: RoundPlan) -> bool:
+        """Propose a copy in front of what the model would have to draft now."""
+        other = self.choice.model_worth(ProposalKind.JIT, row.room, waits=True)
+        return self._look_up(row, other, plan.floor)
+
     def follow(self, plan: RoundPlan | None = None) -> None:  # noqa: ARG002 - others need it
         """Take in the outcomes and propose nothing (``sd``)."""
-        self._take_outcomes()
+        for _ in self._take_outcomes():
+            pass
 
     def prepare(self, plan: RoundPlan | None = None) -> None:
         """Root pass, forks and K branch steps: fill the speculation cache for this round."""
         started = perf_counter()
         plan = self._set(plan)
         rows = self.rows[: self._num_rows]
+        self._take_in(self._running)
         self._ahead.prepare(rows, self.cache, self.round, plan)
-        if plan.fallback is Fallback.LOOKUP:
-            for row in rows:
-                if row is not None and row.ngrams is None:
-                    row.ngrams = NgramIndex(row.tokens)
+        if plan.drafter is not Drafter.MODEL or plan.fallback is Fallback.LOOKUP:
+            index_texts(rows)
         self._worked = (started, perf_counter())
 
     def adopt(self, plan: RoundPlan | None = None) -> None:
-        """Take in the outcomes: a hit's tokens become the next proposal, a miss falls back.
+        """Take in the outcomes: a hit's tokens become the next proposal, a miss falls back; a copy
+        that promises more goes before both.
 
         ``plan`` is the one that was prepared under. A hit's cache rows are moved later, by
         ``commit``.
         """
         plan = plan or self.plan
         drafted = [row for row in self.rows if row is not None and row.state is RowState.WAITING]
-        missing = self._take_outcomes()
+        missing = []
+        for row, prepared in self._take_outcomes():
+            if self._copies_instead(row, prepared, plan):
+                continue
+            if prepared is None:
+                missing.append(row)
+            else:
+                self._take_hit(row, prepared)
         for row in drafted:
             row.state = RowState.RUNNING
         begun, ended = self._worked
@@ -209,11 +165,10 @@ class DraftWorker:
         exposed_s = max(0.0, ended - max(begun, decided))
         worked_s = ended - begun
         waited = perf_counter()
-        if missing:
-            self._fall_back(missing, plan)
-            if plan.fallback is Fallback.JIT:
-                exposed_s += perf_counter() - waited
-                worked_s += perf_counter() - waited
+        if missing and plan.fallback is Fallback.JIT:
+            self._draft_again(missing, plan)
+            exposed_s += perf_counter() - waited
+            worked_s += perf_counter() - waited
         self._propose()
         self._note_times(exposed_s=exposed_s, worked_s=worked_s)
         self.round += 1
@@ -226,7 +181,7 @@ class DraftWorker:
             if row is None:
                 continue
             if row.winner is not None:
-                self._ahead.branches.commit(index, row, row.winner, len(row.proposal))
+                self._ahead.branches.commit(index, row, row.winner, row.num_won)
                 row.winner = None
             if row.seen is not None and row.predicted is not None:
                 learnt.append((row.seen, row.predicted, row.rank))
@@ -234,60 +189,59 @@ class DraftWorker:
         for left, (seen, predicted, rank) in enumerate(learnt, start=1 - len(learnt)):
             self._observe(seen, predicted, rank, ends_round=left == 0)
 
-    def _take_outcomes(self) -> list[DraftRow]:
-        """Each verified row's text goes on; returns the rows that missed and go on."""
-        missing = []
-        cells: list[list[int]] = self.mailbox.outcomes.array[: self._num_rows].tolist()
-        for row, outcome in zip(self.rows, cells, strict=False):
-            if row is None or row.state is not RowState.RUNNING:
-                continue
-            if outcome[mail.GENERATION] != row.slot.generation:
-                require_lease(SlotRef(row.slot.index, outcome[mail.GENERATION]), row.slot)
-            accepted = outcome[mail.ACCEPTED]
-            emitted = outcome[mail.EMITTED : mail.EMITTED + accepted + 1]
+    def _take_outcomes(self) -> Iterator[tuple[DraftRow, Prepared | None]]:
+        """Each verified row's text goes on; yields the rows that go on with what was prepared for
+        their outcome."""
+        for row, emitted, accepted in self._outcomes():
             found = Outcome(accepted, emitted[-1])
             prepared = self.cache.take(row.slot, self.round, found)
             row.seen = (row.source, len(row.proposal), found, prepared is not None)
             row.rank = None if row.predicted is None else _rank(row.candidates, found)
             if self._cutter is not None:
                 self._cutter.judged(row, accepted)
-            if not row.follow(emitted, accepted):
-                continue
-            if prepared is None:
-                missing.append(row)
-                continue
-            row.kind = Kind.HIT
-            row.proposal = prepared.tokens[: row.room]
-            if self._cutter is not None:
-                row.proposal = self._cutter.cut(row, self._ahead.branches, prepared.branch)
-            if row.proposal:
-                row.winner = prepared.branch
-                row.laws = self._ahead.branches.laws(row, prepared.branch, len(row.proposal))
-        return missing
+            if self._go_on(row, emitted, accepted):
+                yield row, prepared
 
-    def _fall_back(self, missing: Sequence[DraftRow], plan: RoundPlan) -> None:
-        if plan.fallback is Fallback.LOOKUP:
-            for row in missing:
-                assert row.ngrams is not None
-                row.proposal = row.ngrams.propose(row.room)
-                row.kind = Kind.LOOKUP if row.proposal else Kind.NONE
+    def _copies_instead(self, row: DraftRow, prepared: Prepared | None, plan: RoundPlan) -> bool:
+        """Propose a copy where it promises more than what the row would go on with."""
+        is_last = prepared is None and plan.fallback is Fallback.LOOKUP
+        if plan.drafter is Drafter.MODEL and not is_last:
+            return False
+        other = 0.0
+        if prepared is not None:
+            count = min(row.room, len(prepared.tokens))
+            other = self.choice.model_worth(ProposalKind.HIT, count)
         elif plan.fallback is Fallback.JIT:
-            missing = [row for row in missing if row.room]
-            if any(row is not None and row.proposal for row in self.rows):
-                for row in missing:
-                    row.state = RowState.WAITING
-            else:
-                laws = self.statistics.plan(ProposalKind.JIT, plan.num_draft, plan.num_branches)
-                batch = self.rows[: self._num_rows]
-                draft_at_once(self._calls, batch, missing, laws.counts, self._cutter)
+            other = self.choice.model_worth(ProposalKind.JIT, row.room, waits=True)
+        if not self._look_up(row, other, plan.floor):
+            return False
+        if prepared is not None:
+            row.kind = Kind.OVERRULED
+            # The branch has fed t*, and as many of its tokens as the copy has, too.
+            row.winner = prepared.branch
+            shared = num_common(row.proposal, prepared.tokens)
+            row.num_won = min(shared + 1, len(row.proposal))
+        return True
 
-    def _propose(self) -> None:
-        for index, row in enumerate(self.rows[: self._num_rows]):
-            if row is not None and row.state is not RowState.PROMPT:
-                kind = Kind.SKIP if row.state is RowState.WAITING else row.kind
-                self.mailbox.propose(
-                    index, row.slot.generation, kind, row.proposal, row.laws, row.rank
-                )
+    def _take_hit(self, row: DraftRow, prepared: Prepared) -> None:
+        row.kind = Kind.HIT
+        row.proposal = prepared.tokens[: row.room]
+        if self._cutter is not None:
+            row.proposal = self._cutter.cut(row, self._ahead.branches, prepared.branch)
+        if row.proposal:
+            row.winner, row.num_won = prepared.branch, len(row.proposal)
+            row.laws = self._ahead.branches.laws(row, prepared.branch, len(row.proposal))
+
+    def _draft_again(self, missing: Sequence[DraftRow], plan: RoundPlan) -> None:
+        """``jit``: at once where no row has a proposal, else beside the next verifications."""
+        missing = [row for row in missing if row.room]
+        if any(row is not None and row.proposal for row in self.rows):
+            for row in missing:
+                row.state = RowState.WAITING
+        else:
+            laws = self.statistics.plan(ProposalKind.JIT, plan.num_draft, plan.num_branches)
+            batch = self.rows[: self._num_rows]
+            draft_at_once(self._calls, batch, missing, laws.counts, self._cutter)
 
     def _observe(self, seen: Seen, predicted: float, rank: int | None, *, ends_round: bool) -> None:
         source, num_drafted, outcome, hit = seen
@@ -302,35 +256,6 @@ class DraftWorker:
         )
         self._predicted_hits += predicted
         self._num_predicted += 1
-
-    def _set(self, plan: RoundPlan | None) -> RoundPlan:
-        plan = plan or self.plan
-        for row in self.rows:
-            if row is not None:
-                row.num_draft = plan.num_draft
-        return plan
-
-    def _row(self, slot: SlotRef) -> DraftRow:
-        row = self.rows[slot.index]
-        require_lease(None if row is None else row.slot, slot)
-        assert row is not None
-        return row
-
-    def _run_if_fed(self, row: DraftRow) -> None:
-        if row.trunk == len(row.entry.prompt) - 1:
-            row.state = RowState.RUNNING
-            self._count_rows()
-
-    def _count_rows(self) -> None:
-        """Rows of the next calls: up to the last slot whose text runs."""
-        self._num_rows = 1 + max(
-            (
-                index
-                for index, row in enumerate(self.rows)
-                if row is not None and row.state is not RowState.PROMPT
-            ),
-            default=-1,
-        )
 
     def _note_times(self, *, exposed_s: float, worked_s: float) -> None:
         figures = self.mailbox.draft_figures.array

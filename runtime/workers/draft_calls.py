@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from runtime.backends.api import CallShape, Session, Step
+from runtime.backends.api import CallShape, KeepingSession, Step
 from runtime.kv.layout import SlotLayout
 from runtime.sampling.api import Rule
 from runtime.sampling.params import SamplingParams
@@ -18,12 +18,14 @@ from runtime.workers.draft_row import DraftRow
 class DraftCalls:
     """One session, its layout and the rule, as all of drafting uses them."""
 
-    def __init__(self, session: Session, rule: Rule) -> None:
+    def __init__(self, session: KeepingSession, rule: Rule) -> None:
         self.session = session
         self.rule = rule
         # The scratch rows were laid out for the built W; using fewer branches keeps the stride.
         self.layout = SlotLayout(session.manifest.kv, session.manifest.limits.max_branches)
         self._vocab_size = session.manifest.model.vocab_size
+        self.kept = [0] * session.manifest.limits.max_batch
+        """Positions that each free slot still holds, of its last text."""
 
     def bind(self, num_positions: int) -> None:
         """Make room for that many positions of text, of what was built at most."""
@@ -40,12 +42,14 @@ class DraftCalls:
     ) -> Step:
         """Feed each row's tokens to the end of its trunk; logits of the last ``num_logits``.
 
-        ``rows`` are those of the slots from ``first`` on. A row that feeds nothing, and an empty
-        slot, is a dummy behind its trunk. Shorter rows are padded on the right; their last
+        ``rows`` are those of the slots from ``first`` on. A row that feeds nothing, and a free
+        slot, is a dummy behind what it holds. Shorter rows are padded on the right; their last
         logits row is their last token. The trunks grow.
         """
         width = max(map(len, fed))
-        starts = np.array([0 if row is None else row.trunk for row in rows], np.int64)
+        kept = self.kept[first : first + len(rows)]
+        held = [num if row is None else row.trunk for num, row in zip(kept, rows, strict=True)]
+        starts = np.array(held, np.int64)
         self.session.bind_rows(self.layout.rows_for(int(starts.max()) + width))
         step = self.session.prepare(CallShape(first, len(rows), width, num_logits))
         step.tokens[:] = [[*self.known(tokens), *[0] * (width - len(tokens))] for tokens in fed]

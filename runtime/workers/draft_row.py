@@ -12,11 +12,15 @@ tokens x_1 .. x_m:
     miss, drafted at once (the round waits)      n + m - 1                  x_m (1)
     miss, sits a round out, then drafted         n - 1, then n + m - 1      t* (1), then x_m (1)
     miss, looked up                              n - 1                      t*, x_1 .. x_m (m + 1)
+    hit, overruled by a lookup whose first c     n + min(c, m - 1)          the rest (m - c, at
+    tokens are the branch's; those committed                                least 1)
+    looked up between two verifications (sd)     what it was                nothing; later the rest,
+                                                                            in chunks (up to K + 1)
     drafted between two verifications (sd)       n + m - 1                  x_m, and t* if all were
                                                                             accepted (1 or 2)
     moved to another slot (compaction)           as before                  as before
     back after a rest (``resume``)               what it was before it      the rest, in chunks (1)
-    over, or free                                0                          nothing: a dummy
+    over, or free                                what it was before it      nothing: a dummy
 
 A rejection moves the trunk back to the accepted tokens: trunk = min(trunk, text + accepted).
 """
@@ -33,7 +37,7 @@ from runtime.kv.capacity import most_drafts
 from runtime.kv.slots import SlotRef
 from runtime.sampling.proposal import SparseLaw
 from runtime.spec.fallback import ProposalKind
-from runtime.spec.ngram import NgramIndex
+from runtime.spec.ngram import NO_MATCH, Match, NgramIndex
 from runtime.spec.outcome import Outcome
 from runtime.workers.entry import Entry
 from runtime.workers.mailbox import Kind
@@ -64,10 +68,12 @@ class DraftRow:
     predicted   probability that this round's outcome was prepared; None where nothing was
     branch_laws the laws of each branch's tokens
     seen        the last outcome, until ``commit`` has learnt from it
-    winner      the branch whose rows ``commit`` has yet to move to the trunk
+    winner      the branch whose first ``num_won`` rows ``commit`` has yet to move to the trunk
     rank        where the last bonus token stood among the candidates, until it was reported
-    num_fed     positions of the text that the target's cache holds, after a rest: what the trunk
-                has to catch up with
+    num_fed     positions of the text that the target's cache holds, while the prompt is fed and
+                after a rest: what the trunk has to catch up with
+    ngrams      the text's index, once something was looked up in it; and the ``match`` of its end
+                that was found for this round, proposed or not
     """
 
     slot: SlotRef
@@ -86,9 +92,11 @@ class DraftRow:
     branch_laws: list[Laws] = field(default_factory=list)
     seen: Seen | None = None
     winner: int | None = None
+    num_won: int = 0
     rank: int | None = None
     num_fed: int = 0
     ngrams: NgramIndex | None = None
+    match: Match = NO_MATCH
 
     @property
     def unfed(self) -> list[int]:
@@ -111,24 +119,37 @@ class DraftRow:
         self.kind, self.proposal, self.laws = Kind.NONE, (), None
         self.num_logits, self.winner = 0, None
 
+    def take_copy(self, tokens: tuple[int, ...]) -> None:
+        """Propose tokens that were looked up."""
+        self.kind, self.proposal, self.laws = Kind.LOOKUP, tokens, None
+
     def resume(self, tokens: Sequence[int], num_fed: int, *, is_running: bool) -> None:
         """The text has grown to ``tokens`` without the draft, or some of its prompt was not fed."""
         self.forget_proposal()
         self.trunk = min(self.trunk, len(self.tokens), num_fed)
+        if self.ngrams is not None:
+            known = len(self.tokens)
+            if self.tokens == list(tokens[:known]):
+                self.ngrams.extend(tokens[known:])
+            else:
+                self.ngrams = None
         self.tokens, self.num_fed = list(tokens), num_fed
         self.state = RowState.RUNNING if is_running else RowState.PROMPT
-        self.seen = self.predicted = self.rank = self.ngrams = None
+        self.seen = self.predicted = self.rank = None
+        self.match = NO_MATCH
 
     def park(self) -> None:
-        """Become a dummy: the text is over."""
+        """Become a dummy, behind rows that another text may use: this one is over."""
         self.forget_proposal()
-        self.state, self.trunk = RowState.OVER, 0
+        # A dummy behind the last place still has to lie in the cache (``runtime.kv.capacity``).
+        self.state, self.trunk = RowState.OVER, min(self.trunk, self.entry.limit - 2)
 
     def follow(self, emitted: list[int], accepted: int) -> bool:
         """Take in the tokens that a round emitted; False when the text has ended."""
         self.trunk = min(self.trunk, len(self.tokens) + accepted)
         self.tokens.extend(emitted)
         self.forget_proposal()
+        self.match = NO_MATCH
         stop_ids = self.entry.stop_ids
         if len(self.tokens) >= self.entry.limit or not stop_ids.isdisjoint(emitted):
             self.park()

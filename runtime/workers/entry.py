@@ -9,6 +9,7 @@ from engines.errors import CapacityError
 from engines.profiles import PROMPT_CHUNK
 from runtime.kv.slots import SlotRef
 from runtime.sampling.params import SamplingParams
+from runtime.sampling.text_law import Constraint
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,9 @@ class Entry:
     limit         tokens that prompt and text may have together; no draft goes beyond it
     stop_ids      tokens that end the text; nothing is drafted behind them
     num_logprobs  see ``runtime.request.Request``
+    constraint    a grammar's state in this text, the target's from here on
+    num_kept      positions of the prompt, whole blocks, whose rows the target's slot holds already;
+                  the draft's may hold fewer
     """
 
     prompt: Sequence[int]
@@ -25,6 +29,8 @@ class Entry:
     limit: int
     stop_ids: frozenset[int] = frozenset()
     num_logprobs: int | None = None
+    constraint: Constraint | None = None
+    num_kept: int = 0
 
     def chunk(self, start: int) -> Sequence[int]:
         """The tokens of the prompt's chunk at ``start``; its last token is not part of any."""
@@ -41,6 +47,14 @@ class Resumed:
     tokens: Sequence[int]
     num_fed: int
     is_running: bool
+
+
+def require_kept(entry: Entry, found: int) -> None:
+    """Raise CapacityError unless the slot holds the rows that a text means to go on with."""
+    if found < entry.num_kept:
+        raise CapacityError(
+            f"a text begins behind {entry.num_kept} positions of its slot, which holds {found}"
+        )
 
 
 def require_free(found: SlotRef | None, asked: SlotRef) -> None:

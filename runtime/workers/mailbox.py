@@ -34,21 +34,34 @@ NUM_READINGS = 2
 
 
 class Kind(IntEnum):
-    """What a row brings into a round, as a number on a device; SKIP: it sits the round out."""
+    """What a row brings into a round, as a number on a device; SKIP: it sits the round out.
+    OVERRULED is a lookup, too: one that promised more than what was prepared for the outcome."""
 
     NONE = 0
     HIT = 1
     JIT = 2
     LOOKUP = 3
     SKIP = 4
+    OVERRULED = 5
 
     @property
     def source(self) -> ProposalKind:
         """The same for the statistics, which never see SKIP."""
         return _SOURCES[self]
 
+    @property
+    def was_prepared(self) -> bool:
+        """Whether the outcome before had been prepared."""
+        return self in (Kind.HIT, Kind.OVERRULED)
 
-_SOURCES = (ProposalKind.NONE, ProposalKind.HIT, ProposalKind.JIT, ProposalKind.LOOKUP)
+
+_SOURCES = {
+    Kind.NONE: ProposalKind.NONE,
+    Kind.HIT: ProposalKind.HIT,
+    Kind.JIT: ProposalKind.JIT,
+    Kind.LOOKUP: ProposalKind.LOOKUP,
+    Kind.OVERRULED: ProposalKind.LOOKUP,
+}
 
 DRAFT_S, EXPOSED_S, PREDICTED_HITS, NUM_PREDICTED, STARTED_AT, DECIDED_AT, VERIFY_S = range(7)
 """Columns of the figures, all but two of them sums since the start:
@@ -137,7 +150,8 @@ class Mailbox:
         if count == 0 or cells[GENERATION] != generation:
             return Nothing()
         tokens = tuple(cells[PROPOSED : PROPOSED + count])
-        return Lookup(tokens) if cells[KIND] == Kind.LOOKUP else Drafted(tokens, self._laws[row])
+        is_copied = cells[KIND] in (Kind.LOOKUP, Kind.OVERRULED)
+        return Lookup(tokens) if is_copied else Drafted(tokens, self._laws[row])
 
     def move(self, source: SlotRef, destination: SlotRef) -> None:
         """A proposal follows its row to another slot and lease; one to an earlier holder of the
@@ -164,26 +178,19 @@ class Mailbox:
         cells[EMITTED : EMITTED + accepted] = tokens[:accepted]
         cells[EMITTED + accepted] = bonus
 
-    def decide_all(
-        self,
-        place: int,
-        generations: np.ndarray,
-        kinds: np.ndarray,
-        counts: np.ndarray,
-        accepted: np.ndarray,
-        bonus: np.ndarray,
-        tokens: np.ndarray,
-    ) -> None:
-        """The target's reading for the host, every row's outcome at once: int64 [B], and
-        ``tokens`` [B, up to K] proposed. ``send`` makes the message of it."""
-        num_rows, width = tokens.shape
-        cells = self.readings[place][0].array[:num_rows]
-        cells[:, GENERATION] = generations
-        cells[:, KIND] = kinds
-        cells[:, COUNT] = counts
-        cells[:, ACCEPTED] = accepted
-        cells[:, EMITTED : EMITTED + width] = tokens
-        cells[np.arange(num_rows), EMITTED + accepted] = bonus
+    def outcome(
+        self, generation: int, kind: int, proposal: Sequence[int], emitted: Sequence[int]
+    ) -> list[int]:
+        """One row's cells of the reading for the host: what it brought into the round, as in its
+        ``proposal``'s cells, and the tokens that it ``emitted``, none where it was not judged."""
+        padding = self._padding[len(emitted) :]
+        accepted = max(0, len(emitted) - 1)
+        return [generation, kind, proposal[COUNT], accepted, *emitted, *padding, proposal[-1]]
+
+    def decide_all(self, place: int, outcomes: Sequence[Sequence[int]]) -> None:
+        """The target's reading for the host: the ``outcome`` of every slot. ``send`` makes the
+        message of it."""
+        self.readings[place][0].array[:] = outcomes
 
     def send(self, place: int) -> None:
         """What the host will read is the target's message to the draft, too."""

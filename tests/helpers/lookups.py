@@ -41,10 +41,10 @@ def random_sizes(rng: np.random.Generator) -> Sizes:
 class DraftSession:
     """A draft engine that only notes what it is asked to do."""
 
-    def __init__(self, sizes: Sizes, max_len: int) -> None:
+    def __init__(self, num_rows: int, sizes: Sizes, max_len: int) -> None:
         trunk_rows = least_trunk_rows(max_len, sizes.num_draft)
         self.manifest = SimpleNamespace(
-            limits=Limits(max_len, 1, sizes.num_draft, sizes.num_branches),
+            limits=Limits(max_len, num_rows, sizes.num_draft, sizes.num_branches),
             kv=KvLayout(1, 1, 1, DType.FLOAT32, sizes.draft_scratch, trunk_rows),
             model=SimpleNamespace(vocab_size=sizes.draft_vocab, output_vocab=1),
         )
@@ -81,7 +81,7 @@ class Batch:
         arrays["cache_round"][:] = arrays["round"] - (rng.random(num_rows) < 0.2)
         arrays["cache_depth"][:] = sizes.num_draft
         max_len = int(arrays["limit"].max())
-        self.session = DraftSession(sizes, max_len)
+        self.session = DraftSession(num_rows, sizes, max_len)
         self.mailbox = Mailbox(HostDevice(), num_rows, sizes.num_draft)
         self.worker = DraftWorker(
             self.session,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain, repeat
 
-from runtime.spec.plan import RoundPlan, RoundReport
+from runtime.spec.plan import Outlook, RoundPlan, RoundReport
 
 
 class Scripted:
@@ -29,9 +29,14 @@ class Scripted:
         self.reports: list[RoundReport] = []
         self.reasons: list[str] = []
 
-    def next_round(self) -> RoundPlan:
+    watches_lookups = True
+
+    def next_round(self, look: Callable[[], Outlook]) -> RoundPlan:  # noqa: ARG002
         self.asked.append(next(self._coming))
         return self.asked[-1]
+
+    def joins(self, num_prompt: int, num_left: int) -> bool:  # noqa: ARG002
+        return True
 
     def observe(self, report: RoundReport) -> None:
         self.reports.append(report)

@@ -13,7 +13,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 POLYGRAPHY_SECTION = "TensorRT and polygraphy"
-"""Has a test file of its own."""
+SERVE_SECTION = "Serve"
+ELSEWHERE = (POLYGRAPHY_SECTION, SERVE_SECTION)
+"""Sections that have test files of their own."""
 _FENCE = re.compile(r"^```(\w*)$")
 
 

@@ -57,7 +57,7 @@ def play(
     for _ in range(rounds):
         longest = max(_drafted(row, num_draft) for row in rows if row is not None)
         root = 1 + num_draft if LOOKUP in rows else 1
-        ahead = draft.seconds(batch, root) + num_draft * draft.seconds(batch, width)
+        ahead = draft.seconds(batch, root) + num_draft * draft.seconds(batch, width) + times.ahead_s
         round_s = waited_s + max(target.seconds(batch, 1 + longest), ahead) + times.exchange_s
         played.seconds += round_s
         played.rounds += 1
@@ -88,7 +88,8 @@ def play(
             at_once = len(missed) == batch
             for index in missed:
                 following[index] = JIT if at_once else None
-            waited_s = num_draft * draft.seconds(batch, 1) if at_once else 0.0
+            call_s = draft.seconds(batch, 1) + times.again_s
+            waited_s = num_draft * call_s if at_once else 0.0
         rows = following
     return played
 

@@ -25,8 +25,9 @@ def tiny_bundle(
     tied: bool = True,
     scaled_rope: bool = False,
     max_len: int = 160,
+    has_draft: bool = True,
 ) -> Bundle:
-    """A pair: two layers, 64 wide, 320 tokens, with a draft of reduced vocabulary."""
+    """A pair: two layers, 64 wide, 320 tokens, with a draft of reduced vocabulary, or without."""
     folder = session_folder("tiny-bundle")
     options: dict[str, object] = {"hidden": 64, "intermediate": 128, "tied": tied, "seed": 3}
     if scaled_rope:
@@ -42,7 +43,7 @@ def tiny_bundle(
     result = build(
         BuildOptions(
             target=str(folder / "target"),
-            draft=str(folder / "draft"),
+            draft=str(folder / "draft") if has_draft else None,
             out=folder / "bundle",
             precision=precision,
             max_len=max_len,

@@ -17,11 +17,13 @@ from runtime.sampling.logprobs import token_logprobs
 from runtime.sampling.params import SamplingParams
 from runtime.sampling.proposal import Nothing
 from runtime.scheduler import OnRound, Scheduler, Stats
+from runtime.spec.drafter import Drafter
 from runtime.spec.fallback import Fallback
 from runtime.spec.length import Lengths
 from runtime.spec.plan import Policy
 from runtime.spec.statistics import OutcomeStatistics
 from runtime.workers.draft import DraftWorker
+from runtime.workers.lookup import LookupWorker
 from runtime.workers.mailbox import Mailbox
 from runtime.workers.target import TargetWorker
 
@@ -78,13 +80,17 @@ class ToyPair:
         fallback: Fallback = Fallback.ZERO,
         saguaro: float = 1.0,
         lengths: Lengths | None = None,
+        drafter: Drafter = Drafter.MODEL,
+        has_engine: bool = True,
         policy: Policy | None = None,
         on_round: OnRound | None = None,
         draft_timeout_s: float | None = None,
+        prefix_reuse: bool = True,
         wrap: Callable[[ToySession], Session] = lambda session: session,
     ) -> None:
         """``draft_knows`` cuts the draft's embedding to so many ids (a padded target has more).
-        ``wrap`` puts both sessions into others."""
+        Without ``has_engine`` all that is drafted is looked up. ``wrap`` puts both sessions into
+        others."""
         limits = Limits(max_len, max_batch, num_draft, max(1, num_branches))
         target, draft, ids = tables(
             table_seed, vocab=vocab, agreement=agreement, draft_vocab=draft_vocab
@@ -98,8 +104,11 @@ class ToyPair:
             wrap(self.target_session), shared, self.mailbox, min_tokens=min_tokens
         )
         near = target_side(device.create_stream("target"), self.target)
-        far = None
-        if mode != "ar":
+        far = aside = None
+        if mode != "ar" and not has_engine:
+            self.draft = LookupWorker(device, self.mailbox)
+            far = draft_side(near.stream, self.draft)
+        elif mode != "ar":
             known = draft_knows or vocab
             kept = slice(known) if ids is None else ids < known
             draft = np.ascontiguousarray(draft[:known, :known, kept])
@@ -114,17 +123,22 @@ class ToyPair:
                 statistics=OutcomeStatistics(num_draft, num_branches),
                 fallback=fallback,
                 lengths=lengths,
+                drafter=drafter,
             )
             far = draft_side(device.create_stream("draft"), self.draft)
+            lookups = LookupWorker(device, self.mailbox, self.draft.choice)
+            aside = draft_side(near.stream, lookups)
         self.scheduler = Scheduler(
             device,
             mode,
             near,
             far,
+            aside,
             max_batch=max_batch,
             policy=policy,
             on_round=on_round,
             draft_timeout_s=draft_timeout_s,
+            prefix_reuse=prefix_reuse,
         )
 
     def generate(

@@ -112,8 +112,9 @@ class VirtualPair:
         self.reports.append(report)
         self.decided_s.append(self.clock.host_s)
 
-    def _pace(self, _began: float, seconds: float) -> None:
+    def _pace(self, _began: float, seconds: float) -> float:
         self.clock.spend(seconds)
+        return 0.0
 
 
 def _seconds(times: CallTimes, shape: CallShape) -> float:

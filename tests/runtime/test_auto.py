@@ -16,14 +16,17 @@ from hypothesis import strategies as st
 from runtime.device.host import HostDevice
 from runtime.device.seeded import SeededDevice, eager, lazy
 from runtime.sampling.params import SamplingParams
-from runtime.spec.controller import Choices, Controller, credit, policy
+from runtime.spec.controller import Choices, Controller, account, credit, forecasts, policy
 from runtime.spec.cost import ByTokens, PairTimes, laws_of_acceptance
+from runtime.spec.drafter import Drafter
 from runtime.spec.fallback import Fallback
 from tests.helpers.toy_pair import VOCAB, ToyPair, plain
 from tests.helpers.virtual_pair import TEXT_LEN, Outcomes, VirtualPair
 
 K, W = 4, 8
 SD, BOTH = Choices(("sd",), K), Choices(("sd", "ssd"), K, W, (Fallback.ZERO, Fallback.JIT))
+COPIES = Choices(("sd",), K, drafters=(Drafter.LOOKUP,))
+EITHER = Choices(("sd", "ssd"), K, W, tuple(Fallback), (Drafter.BOTH, Drafter.LOOKUP))
 # P9: the draft takes 5 ms a round (a root pass and four branch steps), the target 20 ms.
 HIDDEN = PairTimes.apart(ByTokens((1,), (0.020,)), ByTokens((1,), (0.001,)))
 SHARED = PairTimes.apart(ByTokens((1, 5), (0.0060, 0.0095)), ByTokens((1, 16), (0.0004, 0.0020)))
@@ -45,10 +48,14 @@ def restless(monkeypatch: pytest.MonkeyPatch) -> None:
     """A controller that changes its mind all the time: every round is another one."""
     for name, value in (
         *(("TRIAL_ROUNDS", 2), ("FIRST_PAUSE", 1), ("LONGEST_PAUSE", 3), ("LOOK_EVERY", 1)),
-        *(("CHECK_EVERY", 2), ("CHECK_ROUNDS", 1), ("SWITCH", 0.9), ("ENTER", 0.5)),
+        *(("CHECK_EVERY", 2), ("CHECK_ROUNDS", 1), ("ENTER", 0.5), ("THINK_EVERY", 1)),
     ):
         monkeypatch.setattr(policy, name, value)
-    monkeypatch.setattr(credit, "SHARE", 10.0)
+    for name, value in (("SWITCH", 0.9), ("ENTER", 0.5)):
+        monkeypatch.setattr(forecasts, name, value)
+    # Real times of a toy are nobody's forecast: the account would decide, by the machine's load.
+    monkeypatch.setattr(credit.Credit, "covers", lambda *_: True)
+    monkeypatch.setattr(account.Account, "affords", lambda *_, **__: True)
 
 
 @pytest.mark.usefixtures("restless")
@@ -64,7 +71,7 @@ def restless(monkeypatch: pytest.MonkeyPatch) -> None:
     ),
     max_batch=st.integers(1, 3),
     agreement=st.sampled_from([0.3, 2.0, 1e6]),
-    choices=st.sampled_from([SD, BOTH, Choices(("ssd",), K, W, tuple(Fallback))]),
+    choices=st.sampled_from([SD, BOTH, Choices(("ssd",), K, W, tuple(Fallback)), COPIES, EITHER]),
 )
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_whatever_it_chooses_the_tokens_are_those_of_plain_decoding(
@@ -78,6 +85,7 @@ def test_whatever_it_chooses_the_tokens_are_those_of_plain_decoding(
         max_len=256,
         max_batch=max_batch,
         agreement=agreement,
+        drafter=choices.drafters[0],
         policy=controller(SHARED, choices, 0.9),
     )
     prompts, params = [prompt for prompt, _ in texts], [law for _, law in texts]
@@ -101,8 +109,9 @@ def test_the_test_above_does_switch_within_a_text() -> None:
     )
     _, stats = pair.generate([[1, 2]], [SamplingParams()], max_tokens=100)
     pair.device.close()
-    assert set(stats.rounds_by_mode) > {"ar"}
-    assert min(stats.rounds_by_mode.values()) >= 5
+    num_plain = stats.rounds_by_mode["ar"]
+    assert num_plain >= 5
+    assert sum(stats.rounds_by_mode.values()) - num_plain >= 5
 
 
 def test_drafting_hides_behind_verification(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ class Words:
 def answer_of(source: Detokenizer | StopText, shown: list[str]) -> Answer:
     stop = source if isinstance(source, StopText) else None
     request = Request([1], SamplingParams(), 99, frozenset({98}), 999, stop=stop)
-    return Answer(request, source, shown.append)
+    return Answer(request, source, lambda delta: shown.append(delta.text) if delta.text else None)
 
 
 def test_text_may_become_certain_without_a_token() -> None:

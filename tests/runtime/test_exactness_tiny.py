@@ -7,12 +7,14 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
+from engines.errors import UsageError
 from runtime.device.host import HostDevice
 from runtime.llm import LLM
 from runtime.loader import LoadedPair
 from runtime.placement import Placement
 from runtime.request import Request
 from runtime.sampling.params import SamplingParams
+from runtime.spec.drafter import Drafter
 from runtime.spec.fallback import Fallback
 from tests.helpers.tiny_bundle import tiny_bundle
 
@@ -55,6 +57,10 @@ def test_modes_agree_up_to_the_end_of_the_context(max_len, num_draft, lengths, t
         assert decode(bundle, mode, prompts, temperature) == plain
     for fallback in (Fallback.JIT, Fallback.LOOKUP):
         assert decode(bundle, "ssd", prompts, temperature, fallback=fallback) == plain
+        both = {"fallback": fallback, "drafter": Drafter.BOTH}
+        assert decode(bundle, "ssd", prompts, temperature, **both) == plain
+    for drafter in (Drafter.BOTH, Drafter.LOOKUP):
+        assert decode(bundle, "sd", prompts, temperature, drafter=drafter) == plain
     assert decode(bundle, "ssd", prompts, temperature, max_batch=1) == plain
 
 
@@ -94,11 +100,20 @@ def mixed_requests(max_len: int) -> list[Request]:
 
 @pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
 @pytest.mark.parametrize(
-    ("mode", "fallback"),
-    [("ar", "zero"), ("sd", "zero"), ("ssd", "zero"), ("ssd", "jit"), ("ssd", "lookup")],
+    ("mode", "fallback", "drafter"),
+    [
+        ("ar", "zero", "model"),
+        ("sd", "zero", "model"),
+        ("sd", "zero", "both"),
+        ("sd", "zero", "lookup"),
+        ("ssd", "zero", "both"),
+        ("ssd", "jit", "model"),
+        ("ssd", "jit", "both"),
+        ("ssd", "lookup", "model"),
+    ],
 )
 def test_texts_that_come_and_go_in_a_batch_of_eight_are_what_each_is_alone(
-    mode, fallback, precision
+    mode, fallback, drafter, precision
 ):
     """Joins, leaves, chunked prompts between rounds and compaction, through real engines."""
     bundle = tiny_bundle(precision=precision, max_batch=8)
@@ -108,7 +123,8 @@ def test_texts_that_come_and_go_in_a_batch_of_eight_are_what_each_is_alone(
         for request in alone:
             pair.scheduler.run([request])
     together = mixed_requests(max_len)
-    with loaded(bundle, mode, fallback=Fallback(fallback)) as pair:
+    drafts = {"fallback": Fallback(fallback), "drafter": Drafter(drafter)}
+    with loaded(bundle, mode, **drafts) as pair:
         tickets = []
         for row, request in enumerate(together):
             tickets.append(pair.scheduler.submit(request))
@@ -141,3 +157,37 @@ def test_the_offline_api_answers_alike_in_every_mode_and_thread_count():
             assert answer.mode == llm.mode
             answers.add((answer.text, answer.token_ids, answer.finish_reason))
     assert len(answers) == 1
+
+
+def test_a_bundle_without_a_draft_looks_its_drafts_up():
+    """In ``sd``, where nothing says otherwise; the same tokens with a draft that is left unloaded,
+    and a text that repeats itself must be copied from: proposing nothing would be exact, too."""
+    alone, params = tiny_bundle(max_batch=1, has_draft=False), SamplingParams()
+    answers = {}
+    for bundle, mode, drafter in (
+        (alone, "ar", "auto"),
+        (alone, "sd", "auto"),
+        (alone, "sd", "lookup"),
+        (tiny_bundle(max_batch=1), "sd", "lookup"),
+    ):
+        with LLM.open(bundle.path, mode=mode, drafter=drafter) as llm:
+            answer = llm.generate([5, 6, 7, 8] * 12, params, max_tokens=100)
+            answers[bundle.path, mode, drafter] = answer.token_ids
+            sources = answer.stats.sources
+            assert set(sources) <= ({"none"} if mode == "ar" else {"none", "lookup"})
+            assert mode == "ar" or sources["lookup"].num_accepted > 0
+            assert mode == "ar" or "draft" not in str(llm.memory_plan.as_record())
+    assert len(set(answers.values())) == 1
+
+
+def test_a_bundle_without_a_draft_says_what_it_can_do():
+    alone = tiny_bundle(max_batch=1, has_draft=False)
+    with LLM.open(alone.path, mode="sd") as llm:
+        assert "looked up" in llm.note
+    for options, words in (
+        ({"mode": "ssd"}, "ssd prepares outcomes with a draft and this bundle has none"),
+        ({"mode": "sd", "drafter": "both"}, "--drafter both needs a draft model"),
+        ({"mode": "auto", "drafter": "model"}, "--drafter model needs a draft model"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            LLM.open(alone.path, **options)

@@ -19,6 +19,7 @@ from runtime.device.seeded import SeededDevice
 from runtime.request import FinishReason, Request
 from runtime.sampling.logits import law
 from runtime.sampling.params import SamplingParams
+from runtime.spec.drafter import Drafter
 from runtime.spec.fallback import Fallback
 from tests.helpers.memory import resident_bytes
 from tests.helpers.toy_pair import VOCAB, ToyPair, plain, tables
@@ -42,6 +43,8 @@ def cases(draw):
     return {
         "mode": draw(st.sampled_from(["ar", "sd", "ssd", "ssd", "ssd"])),
         "fallback": draw(st.sampled_from(Fallback)),
+        "drafter": draw(st.sampled_from(Drafter)),
+        "has_engine": draw(st.sampled_from([True, True, False])),
         "max_batch": draw(st.integers(1, 4)),
         "num_draft": draw(st.integers(1, 8)),
         "num_branches": draw(st.integers(1, 12)),
@@ -76,9 +79,13 @@ def cases(draw):
 def test_every_mode_and_interleaving_gives_plain_decodings_tokens(case):
     device = HostDevice(check=True) if case["device"] is None else SeededDevice(case["device"])
     try:
+        drafter = case["drafter"]
+        mode = "sd" if drafter is Drafter.LOOKUP and case["mode"] == "ssd" else case["mode"]
         pair = ToyPair(
             device,
-            case["mode"],
+            mode if case["has_engine"] or mode == "ar" else "sd",
+            drafter=drafter,
+            has_engine=case["has_engine"],
             table_seed=case["table_seed"],
             num_draft=case["num_draft"],
             num_branches=case["num_branches"],
@@ -271,6 +278,9 @@ def test_ten_thousand_rounds_neither_drift_nor_grow(mode):
         ("sd", "ratio", {}),
         ("ssd", "ratio", {"saguaro": 0.3}),
         ("ssd", "ratio", {"fallback": Fallback.LOOKUP}),
+        ("sd", "ratio", {"drafter": Drafter.BOTH}),
+        ("sd", "ratio", {"has_engine": False}),
+        ("ssd", "ratio", {"drafter": Drafter.BOTH, "saguaro": 0.3}),
         ("ssd", "ratio", {"fallback": Fallback.JIT, "saguaro": 0.0, "max_batch": 4}),
     ],
 )

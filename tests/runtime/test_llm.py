@@ -35,7 +35,7 @@ def copy_of(folder: Path, *, template: bytes) -> Path:
 
 @pytest.mark.parametrize(
     "prompt",
-    [[], [1.0], [True, 2], ["a"], [[1, 2]], [None], "hello", b"hello", {1, 2}, {1: 2}, None],
+    [[], [1.0], [True, 2], ["a"], [[1, 2]], [None], "", b"hello", {1, 2}, {1: 2}, None],
     ids=repr,
 )
 def test_what_is_no_list_of_ids_is_refused_and_does_no_harm(llm: LLM, prompt: object) -> None:

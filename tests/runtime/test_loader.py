@@ -141,12 +141,24 @@ def test_another_engine_or_thread_count_is_probed_anew(
 
 
 @pytest.mark.parametrize("damage", ["2", 0, 3, None, [1]])
-def test_a_remembered_answer_that_is_none_is_asked_again(tmp_path: Path, probes, damage) -> None:
+def test_a_remembered_answer_that_is_none_is_asked_again(
+    tmp_path: Path, probes, monkeypatch, damage
+) -> None:
+    rows: list[int] = []
+
+    def alike(_session, num_tokens: int, *, min_tokens: int) -> bool:
+        rows.append(num_tokens)
+        return min_tokens == 2
+
+    monkeypatch.setattr(probing, "rows_are_alike", alike)
+    for _ in range(2):
+        load(memo=Memo(tmp_path)).close()
+    keys = tuple(Memo(tmp_path)._read())
+    assert (len(keys), len(probes), len(rows)) == (2, 1, 1)
+    for key in keys:
+        Memo(tmp_path).put(key, damage)
     load(memo=Memo(tmp_path)).close()
-    (key,) = Memo(tmp_path)._read()
-    Memo(tmp_path).put(key, damage)
-    load(memo=Memo(tmp_path)).close()
-    assert len(probes) == 2
+    assert (len(probes), len(rows)) == (2, 2)
 
 
 def test_a_refusal_is_not_remembered_and_leaves_no_threads(tmp_path: Path, monkeypatch) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from engines.errors import UsageError
-from runtime.placement import Placement, place
+from runtime.devices import parse_devices
+from runtime.placement import Placement, place, place_on_gpus
 
 FOUR = (0, 1, 2, 3)
 
@@ -38,14 +39,21 @@ def test_a_quota_limits_the_cores(quota, usable) -> None:
     assert place("ar", FOUR, quota, has_draft=False).target_cores == FOUR[:usable]
 
 
+def test_outcomes_are_not_prepared_without_a_draft() -> None:
+    with pytest.raises(UsageError, match=r"ssd prepares outcomes with a draft.*--mode sd.*--draft"):
+        place("ssd", FOUR, None, has_draft=False)
+
+
+@pytest.mark.parametrize("mode", ["ar", "sd"])
+def test_plain_decoding_and_lookups_need_no_draft(mode: str) -> None:
+    assert place(mode, FOUR, None, has_draft=False) == Placement(mode, FOUR, FOUR)
+
+
 @pytest.mark.parametrize("mode", ["sd", "ssd"])
-def test_speculation_without_a_draft_is_refused(mode: str) -> None:
-    with pytest.raises(UsageError, match=f"{mode} needs a draft.*--mode ar.*--draft"):
-        place(mode, FOUR, None, has_draft=False)
-
-
-def test_plain_decoding_needs_no_draft() -> None:
-    assert place("ar", FOUR, None, has_draft=False).mode == "ar"
+def test_a_gpu_waits_for_no_lookups(mode: str) -> None:
+    with pytest.raises(UsageError, match=r"cuda:0 needs a draft.*--device cpu --mode sd"):
+        place_on_gpus(mode, parse_devices("cuda:0"), FOUR, None, has_draft=False)
+    assert place_on_gpus("ar", parse_devices("cuda:0"), FOUR, None, has_draft=False).mode == "ar"
 
 
 @pytest.mark.parametrize("mode", ["", "AR", "auto", "tree"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from runtime.device.host import HostDevice
 from runtime.device.seeded import SeededDevice, eager, lazy
 from runtime.request import FinishReason, Request
 from runtime.sampling.params import SamplingParams
+from runtime.spec.drafter import Drafter
 from runtime.spec.fallback import Fallback, ProposalKind
 from runtime.spec.plan import PLAIN, RoundPlan
 from runtime.spec.statistics import OutcomeStatistics
@@ -30,13 +32,22 @@ DEVICES = st.one_of(
     st.just(lambda: HostDevice(check=True)),
     st.integers(0, 2**32).map(lambda seed: lambda: SeededDevice(random.Random(seed))),
 )
+
+
+def _possible(plan: RoundPlan) -> str:
+    """Lookups alone prepare nothing."""
+    return "sd" if plan.mode == "ssd" and plan.drafter is Drafter.LOOKUP else plan.mode
+
+
 PLANS = st.builds(
     RoundPlan,
     mode=st.sampled_from(["ar", "ar", "sd", "ssd", "ssd"]),
     num_draft=st.integers(1, K),
     num_branches=st.integers(1, W),
     fallback=st.sampled_from(Fallback),
-)
+    drafter=st.sampled_from(Drafter),
+    floor=st.sampled_from([0.0, 0.2, 1.0]),
+).map(lambda plan: replace(plan, mode=_possible(plan)))
 STRETCHES = st.lists(st.tuples(PLANS, st.sampled_from([1, 1, 2, 3, 20])), min_size=1, max_size=8)
 TEXTS = st.fixed_dictionaries(
     {
@@ -219,7 +230,8 @@ def test_a_report_says_which_rank_the_last_bonus_token_had(monkeypatch) -> None:
 
 
 def test_seconds_are_told_of_rounds_that_follow_each_other_alone() -> None:
-    """The controller judges plans by them: a prompt in between would be held against one."""
+    """The controller judges plans by them: a prompt in between would be held against one. What a
+    change of mode takes is told, too, but marked: it says nothing of the plan, and is paid for."""
     pair, policy = scripted_pair([SSD, SSD, SSD, PLAIN, PLAIN, SSD, SSD], SeededDevice(eager))
     ticket = pair.scheduler.submit(Request([1, 2], GREEDY, 100, frozenset(), 400))
     for _ in range(9):
@@ -228,8 +240,9 @@ def test_seconds_are_told_of_rounds_that_follow_each_other_alone() -> None:
     while pair.scheduler.step():
         pass
     pair.device.close()
-    known = [report.seconds is not None for report in policy.reports if report.rows]
-    assert known[:7] == [False, True, True, True, True, False, True]
+    told = [report for report in policy.reports if report.rows][:7]
+    assert [report.seconds is not None for report in told] == [False, *[True] * 6]
+    assert [report.is_steady for report in told] == [False, True, True, True, True, False, True]
     assert all(report.verify_s > 0 for report in policy.reports if report.rows)
 
 
@@ -239,6 +252,7 @@ def test_seconds_are_told_of_rounds_that_follow_each_other_alone() -> None:
         (RoundPlan("ssd", K + 1, W), "loaded for 4 and 8 at most"),
         (RoundPlan("ssd", K, 0), "loaded for"),
         (RoundPlan("tree", K, W), "mode 'tree' was planned"),
+        (RoundPlan("ssd", K, W, drafter=Drafter.LOOKUP), "lookup prepares no outcomes"),
     ],
 )
 def test_a_plan_that_cannot_be_is_refused(plan, words) -> None:
@@ -247,6 +261,50 @@ def test_a_plan_that_cannot_be_is_refused(plan, words) -> None:
         pair.generate([[1]], [GREEDY])
     assert pair.scheduler.num_free == 1
     pair.device.close()
+
+
+@pytest.mark.parametrize("drafter", [Drafter.MODEL, Drafter.BOTH])
+def test_the_model_of_a_pair_that_only_looks_up_is_refused(drafter: Drafter) -> None:
+    plan = RoundPlan("sd", K, drafter=drafter)
+    pair = ToyPair(SeededDevice(0), "sd", has_engine=False, policy=Always(plan))
+    with pytest.raises(DeviceError, match=f"drafter {drafter} needs a draft engine"):
+        pair.generate([[1]], [GREEDY])
+    pair.device.close()
+
+
+@pytest.mark.parametrize("device", [lambda: HostDevice(check=True), lambda: SeededDevice(lazy)])
+def test_lookups_alone_leave_the_draft_behind_and_it_comes_back(device) -> None:
+    """While lookups run no engine drafts, however long; what the model drafts afterwards is right
+    at once, so it was fed all of it before."""
+    lookup = RoundPlan("sd", K, drafter=Drafter.LOOKUP)
+    pair, policy = scripted_pair([SD] * 3 + [lookup] * 60 + [SD], device(), agreement=1e6)
+    requests, _ = pair.generate([[1, 2]], [WARM], max_tokens=330)
+    pair.device.close()
+    alone = plain(pair.target_session.table, Request([1, 2], WARM, 330, frozenset(), 400))
+    assert requests[0].generated == alone.generated
+    copied = [row for report in policy.reports if report.plan == lookup for row in report.rows]
+    assert {row.kind for row in copied} <= {ProposalKind.LOOKUP, ProposalKind.NONE}
+    assert any(row.accepted for row in copied)
+    back = [row for report in policy.reports[63:] for row in report.rows if not row.is_behind]
+    assert back
+    assert all(row.kind is ProposalKind.JIT for row in back)
+    assert all(row.accepted == row.num_drafted for row in back)
+
+
+def test_reports_say_what_lookups_would_have_come_to() -> None:
+    """Of plain rounds too, and of a real lookup what it was: the chain of the whole text."""
+    lookup = RoundPlan("sd", K, drafter=Drafter.LOOKUP)
+    pair, policy = scripted_pair([PLAIN] * 40 + [lookup], SeededDevice(1))
+    pair.generate([[1, 2, 3] * 5], [GREEDY], max_tokens=90)
+    pair.device.close()
+    plain_rounds = [row for report in policy.reports[:40] for row in report.rows]
+    settled = [looked for row in plain_rounds for looked in row.looked]
+    assert sum(looked.num_confirmed + 1 for looked in settled) in range(40 - K, 41)
+    real = [row for report in policy.reports[40:] for row in report.rows]
+    assert any(row.num_drafted for row in real)
+    for row in real:
+        if row.num_drafted:
+            assert [each[1:] for each in row.looked] == [(row.num_drafted, row.accepted)]
 
 
 def test_drafting_without_a_draft_is_refused() -> None:

@@ -290,6 +290,8 @@ def test_options_become_plain_values() -> None:
         ({"stop": [1]}, "stop has 1"),
         ({"stop": b"a"}, "stop has 97"),
         ({"stop": 5}, "stop is 5"),
+        ({"stop": "a\ud800"}, "not valid UTF-8"),
+        ({"bad_words": ["\udfff"]}, "not valid UTF-8"),
         ({"stop_token_ids": [10]}, "token id 10, the vocabulary ends at 9"),
         ({"stop_token_ids": [-1]}, "a stop token id is -1"),
         ({"stop_token_ids": [True]}, "a stop token id is True"),

@@ -284,7 +284,7 @@ def test_running_texts_wait_for_one_chunk_of_a_prompt_a_round(make, mode, monkey
 
 def test_prompts_are_split_alike_alone_and_between_rounds(make, mode) -> None:
     """G3: two splits may round differently and flip a tie."""
-    pair = make(mode, max_batch=2, max_len=400)
+    pair = make(mode, max_batch=2, max_len=400, prefix_reuse=False)
     calls: list[tuple[int, ...]] = []
     prepare = pair.target_session.prepare
     prompt_widths = {16, 32, 48, 64}

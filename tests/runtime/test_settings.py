@@ -13,6 +13,7 @@ from engines.errors import BundleIncompatibleError, UsageError
 from runtime import settings
 from runtime.settings import Settings, settle
 from runtime.spec.controller import Choices
+from runtime.spec.drafter import Drafter
 from runtime.spec.fallback import Fallback
 from runtime.spec.length import Costs, Lengths
 from runtime.spec.plan import PLAIN, Fixed
@@ -123,12 +124,13 @@ def test_auto_takes_the_calibrated_layout_and_leaves_the_rest_to_its_policy(
     measured: Measured,
 ) -> None:
     found = decide(mode="auto", max_batch=2)
-    assert measured.calls == [("calibrate", 4, 6, 2, tuple(Fallback)), ("controller", 2)]
+    either = (Drafter.BOTH, Drafter.LOOKUP)
+    assert measured.calls == [("calibrate", 4, 6, 2, tuple(Fallback), either), ("controller", 2)]
     assert (found.policy, found.note) == (POLICY, "sd is faster here")
     assert (found.placement.mode, found.placement.target_cores) == ("auto", (0, 1))
     measured.layout = "ssd"
     assert decide(mode="auto", fallback="lookup").placement.target_cores == (0,)
-    assert measured.calls[2] == ("calibrate", 4, 6, 3, (Fallback.LOOKUP,))
+    assert measured.calls[2] == ("calibrate", 4, 6, 3, (Fallback.LOOKUP,), either)
 
 
 def test_auto_without_a_choice_is_plain_decoding(measured: Measured) -> None:
@@ -286,3 +288,62 @@ def test_lengths_that_could_not_adapt_are_refused(options: dict[str, object], me
     """Leaving a token out because of what it is changes the ratio rule's law."""
     with pytest.raises(UsageError, match=f"--adaptive-length.*{message}"):
         decide(**{"adaptive_length": True, **options})
+
+
+@pytest.mark.parametrize(
+    ("given", "mode", "has_draft", "expected"),
+    [
+        ("auto", "sd", True, Drafter.BOTH),
+        ("auto", "ssd", True, Drafter.BOTH),
+        ("auto", "sd", False, Drafter.LOOKUP),
+        ("model", "ssd", True, Drafter.MODEL),
+        ("lookup", "sd", True, Drafter.LOOKUP),
+        ("lookup", "sd", False, Drafter.LOOKUP),
+    ],
+)
+def test_who_drafts(given: str, mode: str, has_draft: bool, expected: Drafter) -> None:
+    bundle = tiny_bundle(has_draft=has_draft)
+    options: dict[str, object] = {**OPEN, "mode": mode, "drafter": given}
+    found = settle(bundle, **options)  # type: ignore[arg-type]
+    assert (found.drafter, found.placement.mode) == (expected, mode)
+    assert ("looked up" in (found.note or "")) == (not has_draft)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("auto", (Drafter.BOTH, Drafter.LOOKUP)),
+        ("both", (Drafter.BOTH, Drafter.LOOKUP)),
+        ("model", (Drafter.MODEL,)),
+        ("lookup", (Drafter.LOOKUP,)),
+    ],
+)
+def test_auto_chooses_among_what_is_loaded(
+    given: str, expected: tuple[Drafter, ...], measured: Measured
+) -> None:
+    decide(mode="auto", drafter=given)
+    assert measured.calls[0][-1] == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"drafter": "ngram"}, "unknown drafter 'ngram'; --drafter takes model, lookup, both"),
+        ({"drafter": 3}, "drafter is 3, expected a name"),
+        ({"drafter": "lookup"}, "mode ssd prepares outcomes with a draft model.*--mode sd"),
+        ({"mode": "ar", "drafter": "lookup"}, "--drafter has no effect in mode ar"),
+        ({"mode": "sd", "drafter": "lookup", "device": "cuda:0"}, "--drafter lookup with --device"),
+        ({"mode": "sd", "drafter": "both", "device": "cuda:0"}, "use --device cuda:0,cpu"),
+        ({"mode": "sd", "drafter": "lookup", "adaptive_length": True}, "lookups have none"),
+    ],
+)
+def test_a_drafter_that_cannot_be_is_refused(options: dict[str, object], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        decide(**options)
+
+
+def test_a_draft_on_the_cpu_may_look_up_beside_a_gpu() -> None:
+    """By default it does not: that has never run on one."""
+    options = {"mode": "ssd", "device": "cuda:0,cpu", "fallback": "zero"}
+    assert decide(**options).drafter is Drafter.MODEL
+    assert decide(**options, drafter="both").drafter is Drafter.BOTH

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.stats import NO_FIGURES, Tally, covered, together
+from runtime.stats import NO_FIGURES, SourceCounts, Tally, covered, together
 from runtime.workers import mailbox as mail
 from runtime.workers.mailbox import Kind
 
@@ -38,6 +38,26 @@ def test_nothing_prepared_has_no_counts_of_hits() -> None:
     assert stats.num_hits is stats.hit_rate is None
     assert (stats.num_jit, stats.num_rounds_after_miss, stats.num_rounds) == (0, 0, 3)
     assert tally.stats(NO_FIGURES, NO_FIGURES, prepares=True).num_hits == 0
+
+
+def test_every_round_counts_for_the_source_of_its_drafts() -> None:
+    """In every mode; a lookup in the place of a hit is a lookup, and its outcome had been prepared
+    all the same. An empty proposal came from nowhere, whoever was asked."""
+    tally, other = Tally(4), Tally(4)
+    tally.round("sd", Kind.LOOKUP, None, 3, 2, 3)
+    tally.round("ssd", Kind.NONE, None, 0, 0, 1)
+    tally.round("ssd", Kind.OVERRULED, Kind.NONE, 4, 4, 5)
+    tally.round("ssd", Kind.HIT, Kind.OVERRULED, 4, 0, 1)
+    other.round("ssd", Kind.HIT, Kind.HIT, 0, 0, 1)
+    tally.add(other)
+    stats = tally.stats(NO_FIGURES, NO_FIGURES, prepares=True)
+    assert stats.sources == {
+        "hit": SourceCounts(1, 4, 0),
+        "lookup": SourceCounts(2, 7, 6),
+        "none": SourceCounts(2, 0, 0),
+    }
+    assert (stats.num_hits, stats.num_hits_after_hit, stats.num_hits_after_miss) == (3, 1, 2)
+    assert stats.num_lookup == 1  # of ssd alone
 
 
 def test_a_text_of_one_round_has_no_hit_rate() -> None:

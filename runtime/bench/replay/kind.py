@@ -16,7 +16,8 @@ FORMULAS = {
     "tokens/s": "measured: the real scheduler, workers, cache and statistics over engines that "
     "take the profile's times, every slot busy, all rows together; outcomes are dealt in the "
     "law's proportions",
-    "predicted": "tokens/s of the cost model (runtime.spec.cost) for the same times and law",
+    "predicted": "tokens/s of the cost model (runtime.spec.cost) for the same times and law; on "
+    "the real clock with the host term",
     "distance": "measured tokens/s / predicted - 1",
     "published": "tokens/s that the published run printed, for its own software",
     "tokens/round": "tokens that a verification of one row emitted, the bonus token included",
@@ -27,6 +28,12 @@ FORMULAS = {
     "takes none",
     "host ms": "median (and quartiles) of the milliseconds that a round takes longer "
     "than the same round on the virtual clock",
+    "host term": "milliseconds that the model adds to a round for the runtime's own work: behind a "
+    "verification / in ssd behind the draft's calls, where these take longer / for each call of "
+    "the draft that is waited for. Measured now, beside other engines: one takes half of its time, "
+    "the other next to none",
+    "luck": "tokens/s of the same outcomes on the virtual clock / predicted without the host term "
+    "- 1: a part of the distance, smaller in longer runs",
 }
 
 

@@ -18,6 +18,8 @@ from runtime.spec.plan import RoundPlan
 SEED = 20260303
 WARM_UP = 400
 """Rounds before those that count: the statistics begin with a prior and learn the law meanwhile."""
+NUM_BEGUN = 5
+"""Rounds at full length before those that count: more than are under way at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,7 @@ class Measured:
                   where none was looked up
     sat_out       share of the rows that waited for their drafts while others were judged
     rounds_s      seconds of each of them
+    were_again    and whether all of its rows had been drafted just in time
     """
 
     num_rounds: int
@@ -43,6 +46,7 @@ class Measured:
     hit_rate_after_miss: float | None
     sat_out: float
     rounds_s: tuple[float, ...]
+    were_again: tuple[bool, ...]
 
 
 def measure(
@@ -54,12 +58,15 @@ def measure(
     *,
     is_real: bool,
     on_round: Callable[[int], None] = lambda _: None,
+    warm_up: int | None = None,
 ) -> Measured:
-    """Run it. The same arguments meet the same outcomes on both clocks, and on the virtual one they
-    give the same figures each time. ``on_round`` is told how many rounds that count are done."""
+    """Run it, ``warm_up`` rounds (None: WARM_UP) before those that count. The same arguments meet
+    the same outcomes on both clocks, and on the virtual one they give the same figures each time.
+    ``on_round`` is told how many rounds that count are done."""
     clock = open_clock(is_real=is_real)
     try:
-        return _Run(clock, plan, times, laws, batch).measure(num_rounds, on_round)
+        run = _Run(clock, plan, times, laws, batch)
+        return run.measure(num_rounds, on_round, WARM_UP if warm_up is None else warm_up)
     finally:
         clock.device.close()
 
@@ -77,9 +84,12 @@ class _Run:
         dealer = Dealer(laws, max(1, plan.num_branches), SEED)
         self._pair = ReplayedPair(clock, plan, times, dealer, batch, self._take)
 
-    def measure(self, num_rounds: int, on_round: Callable[[int], None]) -> Measured:
-        while self._num_rounds < WARM_UP:
+    def measure(self, num_rounds: int, on_round: Callable[[int], None], warm_up: int) -> Measured:
+        self._clock.skips = True
+        while self._num_rounds < warm_up:
             self._pair.step()
+        self._clock.skips = False
+        self._settle()
         self._forget(self._marks[-1])
         while self._num_rounds < num_rounds:
             self._pair.step()
@@ -88,15 +98,23 @@ class _Run:
         self._pair.stop()
         return measured
 
+    def _settle(self) -> None:
+        """Rounds that were begun in haste."""
+        begun = self._num_rounds
+        while self._num_rounds < begun + NUM_BEGUN:
+            self._pair.step()
+
     def _forget(self, began: float) -> None:
         """Begin to count."""
         self._marks = [began]
+        self._were_again: list[bool] = []
         self._num_rounds = self._num_judged = self._num_tokens = 0
         self._hits, self._known = [0, 0], [0, 0]  # outcomes of rounds after a miss, after a hit
 
     def _take(self, report: RoundReport) -> None:
         self._marks.append(self._clock.now())
         self._num_rounds += 1
+        self._were_again.append(all(row.kind is ProposalKind.JIT for row in report.rows))
         for row in report.rows:
             self._num_judged += 1
             self._num_tokens += row.accepted + 1
@@ -120,6 +138,7 @@ class _Run:
             hit_rate_after_miss=after_miss,
             sat_out=1 - self._num_judged / (self._num_rounds * self._batch),
             rounds_s=tuple(after - before for before, after in pairwise(self._marks)),
+            were_again=tuple(self._were_again),
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from runtime.bench.figures import Spread
+from runtime.bench.replay.host_term import HostTerm
 from runtime.bench.replay.kind import FORMULAS
 from runtime.bench.replay.run import (
     FEWEST_REAL,
@@ -41,7 +42,7 @@ class ReplayFigures:
     @property
     def explains(self) -> set[str]:
         """What the tables have."""
-        absent = {"virtual clock"} if self.clock == "real" else {"host ms"}
+        absent = {"virtual clock"} if self.clock == "real" else {"host ms", "host term", "luck"}
         if not self._has_published:
             absent.add("published")
         return set(FORMULAS) - absent
@@ -89,7 +90,7 @@ def figures_of(
 
 
 def _run_text(run: RunFigures, *, is_real: bool) -> str:
-    headers = (*HEADERS, "host ms") if is_real else HEADERS
+    headers = (*HEADERS, "host ms", "host term", "luck") if is_real else HEADERS
     rows = [_row(each)[: len(headers)] for each in run.settings]
     lines = [f"{run.name}" + (f"  ({run.about})" if run.about else ""), table(headers, rows)]
     if run.goal is not None:
@@ -119,8 +120,19 @@ def _row(figures: SettingFigures) -> list[str]:
         percent(measured.hit_rate_after_miss),
         number(measured.round_s * 1e3, 2),
         "-" if figures.host_ms is None else _host(figures.host_ms),
+        "-" if figures.host_term is None else _term(figures.host_term),
+        "-" if figures.luck is None else f"{figures.luck:+.1%}",
     ]
 
 
 def _host(host_ms: Spread) -> str:
     return f"{host_ms.median:.2f} ({host_ms.low:.2f} - {host_ms.high:.2f})"
+
+
+def _term(term: HostTerm) -> str:
+    """Milliseconds of a round; of one that the draft sets the pace of; of a call that is waited
+    for. Those that are there."""
+    parts = [term.exchange_s]
+    if term.ahead_s or term.again_s:
+        parts += [term.exchange_s + term.ahead_s, term.again_s]
+    return " / ".join(f"{part * 1e3:.2f}" for part in parts)

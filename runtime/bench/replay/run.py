@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from runtime.bench.figures import Spread, spread
+from runtime.bench.replay.host_term import HostTerm, host_term
 from runtime.bench.replay.measure import Measured, measure
 from runtime.bench.replay.schema import Run
 from runtime.spec.cost.laws import Laws
@@ -20,7 +21,7 @@ FALLBACKS = (Fallback.ZERO, Fallback.JIT)
 """Nothing is looked up in a drawn text."""
 BEST = "best"
 VIRTUAL_ROUNDS, FEWEST_VIRTUAL = 3000, 400
-REAL_ROUNDS, FEWEST_REAL = 600, 200
+REAL_ROUNDS, FEWEST_REAL = 1000, 200
 """Rounds of one row that count, and of any batch; more rows meet more outcomes in fewer rounds."""
 
 LawsOf = Callable[[str], Laws]
@@ -57,6 +58,10 @@ class SettingFigures:
     host_ms    with the real clock: milliseconds that rounds were longer than the same ones on the
                virtual clock: the runtime's own work as far as engines do not hide it, and what
                other processes cost
+    host_term  with the real clock: the same as the prediction has it
+    luck       with the real clock: tokens/s that the same outcomes give on the virtual clock / what
+               the model says without the host term - 1; a part of ``distance`` that shrinks with
+               the number of rounds
     """
 
     role: str
@@ -70,6 +75,8 @@ class SettingFigures:
     distance: float
     published: float | None
     host_ms: Spread | None
+    host_term: HostTerm | None
+    luck: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,13 +148,17 @@ class _Case:
     watch: Watch
 
     def figures(self, plan: RoundPlan, role: str) -> SettingFigures:
-        run = self.run
-        found = predict(run.times, self.laws_of(plan.mode), run.batch, plan)
+        run, laws, times = self.run, self.laws_of(plan.mode), self.run.times
+        host_ms = term = luck = None
+        if self.is_real:
+            term = host_term(plan, times, laws, run.batch)
+            times = term.beside(times)
+        found = predict(times, laws, run.batch, plan)
         measured = self._measure(plan, is_real=self.is_real)
-        host_ms = None
         if self.is_real:
             ideal = self._measure(plan, is_real=False)
             host_ms = spread((np.subtract(measured.rounds_s, ideal.rounds_s) * 1e3).tolist())
+            luck = ideal.tokens_s / predict(run.times, laws, run.batch, plan).tokens_s - 1
         published = None
         if role != BEST and (plan.mode != "ssd" or plan.fallback is run.fallback):
             published = (run.published or {}).get(plan.mode)
@@ -163,6 +174,8 @@ class _Case:
             distance=measured.tokens_s / found.tokens_s - 1,
             published=published,
             host_ms=host_ms,
+            host_term=term,
+            luck=luck,
         )
 
     def _measure(self, plan: RoundPlan, *, is_real: bool) -> Measured:

@@ -129,12 +129,12 @@ class RoundSeconds:
         target, draft = times.target_beside, times.draft_beside
         wide, narrow = target.seconds(batch, 1 + num_draft), target.seconds(batch, 1)
         branches = num_draft * draft.seconds(batch, width)
-        ahead = branches + draft.seconds(batch, 1)
-        ahead_of_copy = branches + draft.seconds(batch, 1 + num_draft)
+        ahead = branches + draft.seconds(batch, 1) + times.ahead_s
+        ahead_of_copy = branches + draft.seconds(batch, 1 + num_draft) + times.ahead_s
         self.bare = max(narrow, ahead) + times.exchange_s
         self.drafted = max(wide, ahead) + times.exchange_s
         self.copied = max(wide, ahead_of_copy) + times.exchange_s
-        self.at_once = self.drafted + num_draft * draft.seconds(batch, 1)
+        self.at_once = self.drafted + num_draft * (draft.seconds(batch, 1) + times.again_s)
 
 
 def _likely(emissions: tuple[Emission, ...]) -> tuple[Emission, ...]:

@@ -75,8 +75,20 @@ class Grid:
 
 
 @dataclass(frozen=True, slots=True)
+class Scaled:
+    """Another's seconds, times ``factor``."""
+
+    times: CallTimes
+    factor: float
+
+    def seconds(self, rows: int, tokens: int) -> float:
+        """See ``CallTimes``."""
+        return self.factor * self.times.seconds(rows, tokens)
+
+
+@dataclass(frozen=True, slots=True)
 class PairTimes:
-    """What rounds are made of.
+    """What rounds are made of: calls, and the runtime's own work around them.
 
     target         calls of the target in ``ar`` and ``sd``
     target_beside  the same while the draft works too (``ssd``): on one processor it has fewer
@@ -85,6 +97,9 @@ class PairTimes:
     draft_beside   the same while the target works too, and just in time (``ssd``)
     exchange_s     from an outcome to the start of the next verification, where nothing is drafted
                    in between; of every round of every mode
+    ahead_s        how much more than ``exchange_s`` a round of ``ssd`` takes beyond the draft's
+                   calls, where these are what takes longest
+    again_s        what the target waits beside each call of the draft just in time, in ``ssd``
     """
 
     target: CallTimes
@@ -92,6 +107,8 @@ class PairTimes:
     draft: CallTimes
     draft_beside: CallTimes
     exchange_s: float = 0.0
+    ahead_s: float = 0.0
+    again_s: float = 0.0
 
     @classmethod
     def apart(cls, target: CallTimes, draft: CallTimes, exchange_s: float = 0.0) -> PairTimes:

@@ -75,20 +75,27 @@ def test_a_draft_that_does_not_fit_is_refused_and_leaves_no_bundle_without_it(
     assert not (tmp_path / "b").exists()
 
 
-def test_v6_a_bundle_without_a_draft_says_that_it_does_not_speculate_and_why(
+def test_v6_a_bundle_without_a_draft_says_what_it_can_do_and_why(
     tmp_path: Path, target: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = tmp_path / "b"
-    assert main([*build_arguments(target, "none", place), "--quiet"]) == 0
-    capsys.readouterr()
+    assert main([*build_arguments(target, "none", place), "--dry-run"]) == 0
+    assert "without a draft: modes ar and sd, which copies up to" in capsys.readouterr().out
+    assert main([*build_arguments(target, "none", place), "--no-fidelity"]) == 0
+    assert "without a draft: modes ar and sd, which copies up to" in capsys.readouterr().out
+    assert main(["inspect", str(place)]) == 0
+    assert "draft    none: the runtime looks drafts up" in capsys.readouterr().out
     generate = ["generate", "--bundle", str(place), "--prompt", "the cat", "--max-tokens", "4"]
-    assert run([*generate, "--json"]) == 0
-    out, err = capsys.readouterr()
-    answer: dict[str, Any] = json.loads(out)
-    assert answer["mode"] == "ar"
-    assert answer["note"] == "auto runs ar: there is no draft to speculate with"
-    assert answer["note"] in err
-    assert "rebuild the bundle with --draft" in failing(capsys, [*generate, "--mode", "ssd"], run)
+    for mode in ("sd", "auto"):
+        assert run([*generate, "--mode", mode, "--json"]) == 0
+        out, err = capsys.readouterr()
+        answer: dict[str, Any] = json.loads(out)
+        assert answer["mode"] == mode
+        assert "drafts are looked up in the text: this bundle has no draft" in answer["note"]
+        assert "this bundle has no draft" in err
+    refusal = failing(capsys, [*generate, "--mode", "ssd"], run)
+    assert "--mode sd, which then looks drafts up" in refusal
+    assert "rebuild the bundle with --draft" in refusal
 
 
 @pytest.mark.parametrize("mode", ["auto", "ar", "sd", "ssd"])

@@ -17,7 +17,6 @@ from export.distill import cli, overlap, pipeline
 from export.distill.chat import frame_of
 from export.distill.checkpoint import RunFolder
 from export.distill.corpus import Sample
-from export.distill.evaluate import rounds_with_lookup
 from export.distill.initial import initial_draft
 from export.distill.options import Options
 from export.distill.prompts import read_prompts, read_questions
@@ -214,23 +213,6 @@ def test_a_prompt_is_refused_inside_its_chat_template(tmp_path: Path) -> None:
     ids = np.array(frame.encode(frame.before + text + frame.after))
     kept, refused = overlap.without([Sample(ids, len(ids) - 1, 0.0)], [frame.encode(text)])
     assert (kept, refused) == ([], 1)
-
-
-@pytest.mark.parametrize(
-    ("prompt", "answer", "agrees", "rounds"),
-    [
-        ([9], [1, 2, 3], [0, 0, 0], 3),
-        ([9], [1, 2, 3, 4, 5], [1, 1, 1, 1, 1], 1),  # four guesses and one of the target
-        ([7, 1, 2, 3, 4, 5, 6, 7], [1, 2, 3, 4, 5], [0, 0, 0, 0, 0], 2),
-        ([8, 7, 1, 2, 3, 4, 5, 6, 8, 7], [1, 2, 3, 4, 5], [0, 0, 0, 0, 0], 1),
-        ([8, 7, 1, 9, 9, 9, 9, 9, 8, 7], [1, 2, 3, 4, 5], [1, 1, 1, 1, 1], 2),  # lookup goes first
-    ],
-)
-def test_rounds_where_lookup_goes_first(
-    prompt: list[int], answer: list[int], agrees: list[int], rounds: int
-) -> None:
-    sample = Sample(np.array([*prompt, *answer]), len(prompt), 0.0)
-    assert rounds_with_lookup(sample, np.array(agrees, bool), 4) == rounds
 
 
 def test_prompt_files(tmp_path: Path) -> None:

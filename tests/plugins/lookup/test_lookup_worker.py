@@ -31,6 +31,9 @@ def expected_by(batch: Batch) -> list[dict[str, Any]]:
     worker, sizes = batch.worker, batch.sizes
     outcomes = batch.mailbox.outcomes.array[:, : EMITTED + sizes.num_draft + 1].tolist()
     worker.adopt()
+    for row in worker.rows:
+        if row is not None and row.state is RowState.OVER:
+            row.trunk = 0  # the kernels keep nothing of a text that is over
     layout = SlotLayout(batch.session.manifest.kv, sizes.num_branches)
     target = SlotLayout(KvLayout(1, 1, 1, DType.FLOAT32, sizes.target_scratch, 99), 0)
     found = []

@@ -108,3 +108,65 @@ def test_too_many_rows_are_refused_and_change_nothing() -> None:
     with pytest.raises(CapacityError, match=r"21 cache rows needed.*20.*--max-len"):
         caches.bind(21)
     np.testing.assert_array_equal(parts(caches), before)
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("bind"), st.integers(0, LENGTHS[-1])),
+        st.tuples(st.just("shrink"), st.integers(0, LENGTHS[-1])),
+        st.tuples(st.just("copy"), st.permutations(range(SLOTS))),
+        st.tuples(st.just("swap"), st.permutations(range(SLOTS))),
+        st.tuples(st.just("write"), st.integers(0, SLOTS - 1)),
+    ),
+    max_size=12,
+)
+
+
+@given(STEPS, st.lists(st.integers(0, LENGTHS[-1]), min_size=SLOTS, max_size=SLOTS))
+def test_kept_rows_survive_any_shrinking_growing_copying_and_swapping(steps, kept) -> None:
+    """Rows that lie aside, behind fewer bound ones, are reached by copies and come back when rows
+    are bound: against a model that never moves anything."""
+    caches = make_caches()
+    caches.bind(LENGTHS[-1])
+    model = fill(caches)
+    for number, (what, value) in enumerate(steps):
+        if what == "bind":
+            caches.bind(value)
+        elif what == "shrink":
+            before = caches.rows
+            assert caches.shrink(value, kept) == (caches.rows < before)
+            assert caches.rows >= min(value, before)
+        elif what == "write":
+            for part in range(2 * LAYERS):
+                caches.view(part)[value] = 1e6 * (1 + number)
+            model[:, value, :, : caches.rows] = 1e6 * (1 + number)
+            kept = [*kept]
+            kept[value] = max(kept[value], caches.rows)
+        else:
+            source, destination = value[:2]
+            num = max(kept[source], kept[destination])
+            rows = slice(0, num)
+            if what == "copy":
+                caches.copy_slot(source, destination, slice(0, kept[source]))
+                model[:, destination, :, : kept[source]] = model[:, source, :, : kept[source]]
+                kept[destination] = kept[source]
+            else:
+                caches.swap_slots(source, destination, rows)
+                model[:, [source, destination], :, rows] = model[:, [destination, source], :, rows]
+                kept[source], kept[destination] = kept[destination], kept[source]
+    caches.bind(LENGTHS[-1])
+    after = parts(caches)
+    for slot, num in enumerate(kept):
+        np.testing.assert_array_equal(after[:, slot, :, :num], model[:, slot, :, :num])
+    assert np.isfinite(after).all()
+
+
+def test_a_reset_forgets_what_was_laid_aside() -> None:
+    """Else the next growth would bring rows back that nobody vouches for, at some cost."""
+    caches = make_caches()
+    caches.bind(LENGTHS[-1])
+    fill(caches)
+    caches.shrink(0, [LENGTHS[-1]] * SLOTS)
+    caches.reset()
+    caches.bind(LENGTHS[-1])
+    assert not parts(caches)[..., LENGTHS[0] :, :].any()

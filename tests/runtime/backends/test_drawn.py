@@ -45,7 +45,7 @@ def draft_of(device, taken=None) -> DrawnDraft:
         device,
         NUM_RANKS,
         lambda shape: 10.0 * shape.num_slots + shape.num_tokens,
-        lambda _began, seconds: None if taken is None else taken.append(seconds),
+        lambda _began, seconds: 0.0 if taken is None else taken.append(seconds) or 0.0,
     )
 
 
@@ -60,7 +60,7 @@ def drafted(draft: DrawnDraft, *, branch: bool) -> tuple[int, np.ndarray]:
 
 
 def verified(device, drafts: list[list[int]], law: Answers):
-    target = DrawnTarget(LIMITS, device, NUM_RANKS, lambda _: 0.0, lambda *_: None, law)
+    target = DrawnTarget(LIMITS, device, NUM_RANKS, lambda _: 0.0, lambda *_: 0.0, law)
     width = 1 + max(map(len, drafts))
     target.bind_rows(16)
     step = target.prepare(CallShape(0, len(drafts), width, width))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle
 from pathlib import Path
@@ -99,6 +99,7 @@ class FakeLlm:
         self.note = bundle.note
         self.settings = replace(SETTINGS, placement=Placement(mode, (0,), (1,)))
         self.timeline = None
+        self.cancelled = threading.Event()
         self.has_chat_template = bundle.has_chat_template
         self.limits = SimpleNamespace(max_len=bundle.max_len)
         self.tokenizer = SimpleNamespace(decode=lambda ids: "".join(map(chr, ids)))
@@ -122,6 +123,15 @@ class FakeLlm:
             raise UsageError("the prompt is empty")
         return [ord(character) for character in (f"<{text}>" if chat else text)]
 
+    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        return list(
+            map(ord, "".join(f"<{each['role'][0]}:{each['content']}>" for each in messages))
+        )
+
+    def cancel(self) -> None:
+        self.bundle.events.append("cancel")
+        self.cancelled.set()
+
     def generate(
         self,
         prompt_ids: Sequence[int],
@@ -135,9 +145,11 @@ class FakeLlm:
         prompt = "".join(map(chr, prompt_ids))
         self.bundle.requests.append((prompt, params, max_tokens))
         self.bundle.given.append({"logprobs": logprobs, **options})
+        self.cancelled.clear()
         if self.bundle.answer == "hang" and on_text is not None:
             on_text("first")
-            threading.Event().wait()
+            while not self.cancelled.wait(0.05):  # a signal is heard between two waits
+                pass
         if self.bundle.answer == "endless" and on_text is not None:
             for piece in cycle(["more "]):
                 on_text(piece)

@@ -9,7 +9,6 @@ import pytest
 
 from runtime.cli.entry import main
 from runtime.device.cores import available_cores
-from runtime.llm import LLM
 from runtime.spec.outcome_log import read_log
 from tests.helpers.tiny_bundle import tiny_bundle
 
@@ -192,63 +191,13 @@ def test_a_time_that_no_call_takes_is_refused(capsys, ms: str) -> None:
     assert "is not a number of milliseconds from 1e-06" in capsys.readouterr().err
 
 
-@two_cores
-def test_a_data_set_in_every_mode(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    path = tmp_path / "set.jsonl"
-    records = [
-        {"category": "qa", "turns": ["the cat", "why?"]},
-        {"category": "rag", "prompt": "sat on"},
-        {"category": "qa", "prompt": "the mat"},
-        {"category": "qa", "prompt": "much too long " * 60},
-    ]
-    path.write_text("\n".join(map(json.dumps, records)))
-    options = ("--bundle", str(tiny_bundle(tied=False).path), "--dataset", str(path))
-    options += ("--max-tokens", "12", "--modes", "ssd,auto")
-    figures = report(capsys, *options, kind="dataset")["figures"]
-    assert figures["lines_left_out"] == [4]
-    categories = {each["name"]: each for each in figures["categories"]}
-    assert list(categories) == ["qa", "rag", "overall"]
-    assert [each["name"] for each in categories["qa"]["contestants"]] == ["ar", "ssd", "auto"]
-    for each in categories["overall"]["contestants"]:
-        assert each["num_tokens"] <= 36
-        assert each["num_differing"] == 0
-        assert each["ttft_ms"]["num"] == 3
-    assert len(figures["prompts"]) == 9
-    assert main(["bench", *options, "--limit", "1", "--quiet", "--reopen"]) == 0
-    out, err = capsys.readouterr()
-    assert "ssd: identical tokens on every prompt" in out
-    assert err == ""
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        (["--num-draft", "5"], "K (num_draft) = 5 is above the built limit 4"),
-        (["--branches", "7"], "W (branches) = 7 is above the built limit 6"),
-        (["--branches", "7", "--modes", "sd"], "W (branches) = 7"),
-    ],
-)
-def test_a_data_set_is_refused_before_anything_is_loaded(options, expected, capsys, tmp_path):
-    """Each mode was opened in turn, and the last of them found out."""
-    path = tmp_path / "prompts.jsonl"
-    path.write_text('{"prompt": "the cat"}')
-    bundle = str(tiny_bundle(tied=False).path)
-
-    def load(*_arguments: object, **_options: object) -> LLM:
-        pytest.fail("a mode was loaded")
-
-    arguments = ["bench", "--dataset", str(path), "--bundle", bundle, *options]
-    assert main(arguments, open_llm=load) == 2
-    assert expected in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ([], "--replay, --log-outcomes, --dataset, or a KIND (host, lanes, overlap)"),
+        ([], "--replay, --log-outcomes, --dataset, or a KIND (host, lanes, overlap, serving)"),
         (["--quiet"], "KIND"),
         (["--rounds", "5", "host"], "--rounds stands before 'host'"),
-        (["--json", "host"], "--json stands before 'host'"),
+        (["--json", "host"], "'host' is no file named .json; --json of a KIND stands behind"),
         (["--rounds", "5"], "--rounds goes with --replay"),
         (["--bundle", "x"], "--bundle goes with --log-outcomes or --dataset"),
         (["--replay", "absent.json"], "absent.json"),
@@ -263,9 +212,6 @@ def test_a_data_set_is_refused_before_anything_is_loaded(options, expected, caps
         (["--replay", "absent.jsonl", "--target-ms", "9", "--draft-ms", "1"], "absent.jsonl"),
         (["--log-outcomes", "x"], "--log-outcomes needs a bundle to run: --bundle DIR"),
         (["--log-outcomes", "x", "--bundle", "absent"], "absent"),
-        (["--dataset", "absent.jsonl", "--bundle", "absent"], "absent.jsonl"),
-        (["--dataset", "x.jsonl", "--bundle", "absent", "--modes", "ssd,hm"], "'hm' is no mode"),
-        (["--dataset", "x.jsonl", "--bundle", "absent", "--prompts", "y"], "--prompts"),
         (["speed"], "'speed'"),
         (["host", "--rounds", "0"], "--rounds"),
         (["host", "--batch", "1,x"], "--batch"),

@@ -49,10 +49,12 @@ def test_the_table_shows_each_mode_against_plain_decoding(
         "sd 20.0 2.00x 2.00 - yes",
         "ssd 40.0 4.00x 4.00 75% yes",
     ]
-    assert lines[6].startswith("drafting fallback hits after a hit hits after a miss predicted")
-    assert lines[7].startswith("sd - - - -")
-    assert lines[8].startswith("ssd jit - 75% -")
-    shown = [*HEADERS[1:5], *DRAFT_HEADERS[2:]]
+    assert lines[6].startswith(
+        "drafting drafter fallback hits after a hit hits after a miss predicted"
+    )
+    assert lines[7].startswith("sd model - - - -")
+    assert lines[8].startswith("ssd model jit - 75% -")
+    shown = [*HEADERS[1:5], *DRAFT_HEADERS[3:]]
     for formula in (f"{name} = " for name in shown):
         assert sum(line.startswith(formula) for line in lines) == 1
     assert lines[-1].startswith("machine = ")
@@ -139,6 +141,7 @@ def test_json_has_the_machine_the_command_and_the_figures(
         "exposed_s": 0.0,
         "overhead_s": pytest.approx(0.7),
         "rounds_by_mode": {"sd": 24},
+        "sources": {},
         "num_discarded": 0,
         "num_rounds": 24,
         "identical": True,
@@ -150,6 +153,7 @@ def test_json_has_the_machine_the_command_and_the_figures(
         "settings": {
             "device": "cpu",
             "verify": "coupled",
+            "drafter": "model",
             "num_draft": 4,
             "num_branches": None,
             "max_batch": 1,

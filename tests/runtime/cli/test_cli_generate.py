@@ -14,10 +14,21 @@ import pytest
 from engines.errors import BundleCorruptError
 from runtime.cli.answers import Run
 from runtime.cli.entry import main
+from runtime.grammar import Grammar
 from runtime.llm import Completion
+from runtime.sampling.params import SamplingParams
 from tests.runtime.cli.fake_llm import SETTINGS, FakeBundle, stats
 
 GENERATE = ["generate", "--bundle", "b"]
+NO_OPTIONS = {
+    "stop": [],
+    "stop_token_ids": [],
+    "min_tokens": 0,
+    "ignore_eos": False,
+    "bad_words": [],
+    "grammar": None,
+    "logprobs": None,
+}
 
 
 def failure(capsys: pytest.CaptureFixture[str], code: int) -> str:
@@ -92,6 +103,7 @@ def test_options_reach_the_model(capsys: pytest.CaptureFixture[str]) -> None:
             "mode": "sd",
             "verify": "ratio",
             "num_draft": 3,
+            "drafter": "auto",
             "branches": 5,
             "max_batch": 1,
             "fallback": "jit",
@@ -101,6 +113,7 @@ def test_options_reach_the_model(capsys: pytest.CaptureFixture[str]) -> None:
             "device": None,
             "draft_sm_share": None,
             "tensor_parallel": 1,
+            "prefix_reuse": True,
             "trace": False,
             "tell": None,
         }
@@ -110,7 +123,7 @@ def test_options_reach_the_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert (params.temperature, params.top_k, params.top_p) == (0.5, 9, 0.25)
     assert (params.min_p, params.seed) == (0.125, 2**64 - 1)
     assert bundle.given == [
-        {"stop": ["x", "\n"], "stop_token_ids": [3, 5], "min_tokens": 2, "logprobs": None}
+        {**NO_OPTIONS, "stop": ["x", "\n"], "stop_token_ids": [3, 5], "min_tokens": 2}
     ]
     assert capsys.readouterr() == ("Hello, \n", "")
 
@@ -126,7 +139,7 @@ def test_a_stop_token_id_is_left_to_the_model_however_large() -> None:
 def test_without_options_nothing_but_the_model_and_the_budget_ends_the_answer() -> None:
     bundle = FakeBundle()
     assert main([*GENERATE, "--prompt", "hi", "--quiet"], bundle.open) == 0
-    assert bundle.given == [{"stop": [], "stop_token_ids": [], "min_tokens": 0, "logprobs": None}]
+    assert bundle.given == [NO_OPTIONS]
     [opened] = bundle.opened
     assert (opened["fallback"], opened["saguaro"]) == ("auto", 1.0)
 
@@ -197,6 +210,7 @@ def test_json_is_one_object_and_nothing_else(capsys: pytest.CaptureFixture[str])
     assert record["settings"] == {
         "device": "cpu",
         "verify": "coupled",
+        "drafter": "model",
         "num_draft": 4,
         "max_batch": 1,
         **dict.fromkeys(("num_branches", "fallback", "saguaro")),
@@ -410,3 +424,84 @@ def test_modes_of_rounds_are_in_the_json_of_auto(capsys: pytest.CaptureFixture[s
     assert record["rounds_by_mode"] == {"ar": 3, "sd": 9}
     assert record["settings"]["num_draft"] == 4
     assert record["settings"]["fallback"] is None  # chosen as it runs
+
+
+def test_penalties_biases_and_what_the_answer_may_not_have_reach_the_model() -> None:
+    bundle = FakeBundle()
+    options = ["--repetition-penalty", "1.2", "--presence-penalty", "0.5"]
+    options += ["--frequency-penalty", "-0.25", "--logit-bias", "7=-1.5", "--logit-bias", "3=2"]
+    options += ["--ignore-eos", "--bad-words", "cat", "--bad-words", "dog"]
+    assert main([*GENERATE, "--mode", "ar", "--prompt", "hi", *options], bundle.open) == 0
+    [(_, params, _)] = bundle.requests
+    assert params == SamplingParams(
+        repetition_penalty=1.2,
+        presence_penalty=0.5,
+        frequency_penalty=-0.25,
+        logit_bias={7: -1.5, 3: 2.0},
+    )
+    assert bundle.given == [{**NO_OPTIONS, "ignore_eos": True, "bad_words": ["cat", "dog"]}]
+
+
+def test_the_form_of_the_answer_reaches_the_model(tmp_path: Path) -> None:
+    schema, lark = tmp_path / "person.json", tmp_path / "sums.lark"
+    schema.write_text('{"type": "object"}')
+    lark.write_text('start: "a"')
+    for options, grammar in (
+        (["--json-schema", str(schema)], Grammar.json_object()),
+        (["--json-object"], Grammar.json_object()),
+        (["--regex", "a+"], Grammar.regex("a+")),
+        (["--grammar", str(lark)], Grammar.lark('start: "a"')),
+        (["--choice", "yes", "--choice", "no"], Grammar.choice(["yes", "no"])),
+    ):
+        bundle = FakeBundle()
+        assert main([*GENERATE, "--mode", "ar", "--prompt", "hi", *options], bundle.open) == 0
+        assert bundle.given == [{**NO_OPTIONS, "grammar": grammar}]
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--json-schema", "missing.json"], "cannot read --json-schema missing.json"),
+        (["--json-schema", "README.md"], "the JSON schema is not JSON"),
+        (["--regex", "a", "--choice", "b"], "not allowed with"),
+        (["--regex", ""], "it is empty"),
+        (["--regex", "a", "--min-tokens", "3"], "min-tokens cannot go with a grammar"),
+        (["--json-object", "--ignore-eos"], "ignore-eos cannot go with a grammar"),
+        (["--logit-bias", "7"], "'7' is not a token id, = and a number"),
+        (["--logit-bias", "7=nan"], "logit_bias is {7: nan}"),
+        (["--repetition-penalty", "0"], "repetition_penalty is 0.0"),
+        (["--n", "0"], "whole number >= 1"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_cannot_be_asked_for_is_refused_before_a_model_is_loaded(
+    options: list[str], reason: str, capsys: pytest.CaptureFixture[str], monkeypatch
+) -> None:
+    monkeypatch.chdir(Path(__file__).parents[3])
+    bundle = FakeBundle()
+    code = main([*GENERATE, "--mode", "ar", "--prompt", "hi", *options], bundle.open)
+    assert reason in failure(capsys, code)
+    assert bundle.events == []
+
+
+def test_several_answers_to_one_prompt_have_seeds_of_their_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    bundle = FakeBundle(answer="word")
+    options = ["--n", "3", "--seed", "5", "--temperature", "1", "--quiet"]
+    assert main([*GENERATE, "--mode", "sd", "--prompt", "hi", *options], bundle.open) == 0
+    assert [(prompt, params.seed) for prompt, params, _ in bundle.requests] == [
+        ("hi", 5),
+        ("hi", 6),
+        ("hi", 7),
+    ]
+    out, _ = capsys.readouterr()
+    assert out == "".join(f"[{i}] choice {i}\nword\n\n" for i in (1, 2, 3))
+
+
+def test_several_answers_to_each_of_many_prompts_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "p.txt").write_text("one\ntwo\n")
+    code = main([*GENERATE, "--prompts", str(tmp_path / "p.txt"), "--n", "2"], FakeBundle().open)
+    assert "--n goes with --prompt" in failure(capsys, code)

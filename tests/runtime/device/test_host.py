@@ -19,6 +19,7 @@ from engines.errors import DeviceError
 from runtime.device.cores import available_cores
 from runtime.device.host import HostDevice
 from runtime.device.order import OrderError
+from runtime.device.queued import QueuedEvent
 from tests.helpers.latch import Latch
 
 needs_affinity = pytest.mark.skipif(
@@ -162,6 +163,49 @@ def test_close_wakes_a_stream_that_sleeps_at_a_wait(device: HostDevice) -> None:
         assert arrived.wait(30.0)
         time.sleep(0.01)  # long enough, nearly always, for b to fall asleep at its wait
         b.close()
+
+
+def test_the_host_is_woken_though_the_stream_waits_for_another_behind_the_mark(
+    device: HostDevice,
+) -> None:
+    """The host comes last, but the other stream may never come, and must not keep it waiting."""
+    a, b = device.create_stream("a"), device.create_stream("b")
+    with Latch(device, b), Latch(device, a) as begins:
+        never = b.record()
+        mark = a.record()
+        a.wait(never)
+        woken = _wait_in_a_thread(mark)
+        begins.release()
+        assert woken.wait(30.0)
+        assert not never.is_done
+
+
+@pytest.mark.parametrize("behind", ["nothing", "work", "a mark", "a wait that is over"])
+def test_the_host_is_woken_whatever_follows_the_mark(device: HostDevice, behind: str) -> None:
+    """It slept on where a step behind the mark forgot it."""
+    a, b = device.create_stream("a"), device.create_stream("b")
+    over = b.record()
+    b.sync()
+    with Latch(device, a):
+        mark = a.record()
+        if behind == "work":
+            a.launch(lambda: None)
+        elif behind == "a mark":
+            a.record()
+        elif behind == "a wait that is over":
+            a.wait(over)
+        woken = _wait_in_a_thread(mark)
+    assert woken.wait(30.0)
+
+
+def _wait_in_a_thread(event: QueuedEvent) -> threading.Event:
+    """Begin ``event.sync``; set once it has returned."""
+    woken = threading.Event()
+    threading.Thread(target=lambda: [event.sync(), woken.set()].clear(), daemon=True).start()
+    assert event.mark is not None
+    while not event.mark.late_bells:
+        woken.wait(0.001)
+    return woken
 
 
 def test_the_checker_works_with_threads_and_refuses_before_running() -> None:

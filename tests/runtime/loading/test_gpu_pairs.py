@@ -21,6 +21,7 @@ from engines.errors import (
 )
 from export.build.build import build
 from export.build.options import BuildOptions
+from runtime.grammar import Grammar
 from runtime.llm import LLM
 from runtime.loading import probing
 from runtime.memo import Memo
@@ -288,6 +289,26 @@ def test_what_gpus_do_not_do_is_refused_before_anything_is_loaded(
             tiny_bundle().path, **{"mode": "ar", "device": "cuda:0", **options}, hardware=hardware
         )
     assert cuda.streams == []
+
+
+@pytest.mark.parametrize(
+    ("params", "options", "name"),
+    [
+        (SamplingParams(repetition_penalty=1.1), {}, "repetition_penalty"),
+        (SamplingParams(frequency_penalty=0.1), {}, "frequency_penalty"),
+        (SamplingParams(logit_bias={3: 1.0}), {}, "logit_bias"),
+        (SamplingParams(), {"bad_words": ["a"]}, "bad-words"),
+        (SamplingParams(), {"grammar": Grammar.json_object()}, "grammar"),
+    ],
+)
+def test_what_kernels_do_not_edit_is_refused_by_name(params, options, name) -> None:
+    """S10: it was passed by, and the text was another one's."""
+    hardware, _, _ = simulated_gpus()
+    with LLM.open(tiny_bundle().path, mode="ar", device="cuda:0", hardware=hardware) as llm:
+        for call in (llm.generate, llm.stream):
+            with pytest.raises(UsageError, match=f"{name}.* target on a GPU.*--device cpu"):
+                call([5, 6, 7], params, **options)
+        assert llm.generate([5, 6, 7], max_tokens=2, ignore_eos=True).token_ids
 
 
 def test_more_stop_ids_than_kernels_ban_are_refused_with_the_request() -> None:

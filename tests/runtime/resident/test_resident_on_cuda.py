@@ -16,7 +16,8 @@ import pytest
 
 from runtime.request import Request
 from runtime.sampling.params import SamplingParams
-from runtime.spec.fallback import Fallback
+from runtime.spec.drafter import Drafter
+from runtime.spec.fallback import Fallback, ProposalKind
 from runtime.spec.plan import PLAIN, RoundPlan
 from tests.helpers.fake_cuda import EAGER, LAZY
 from tests.helpers.policies import Scripted
@@ -77,17 +78,26 @@ def test_two_gpus_give_plain_decodings_tokens(tmp_path: Path, has_link: bool, or
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("mode", ["sd", "ssd"])
-@pytest.mark.parametrize("fallback", [Fallback.ZERO, Fallback.LOOKUP])
+@pytest.mark.parametrize(
+    ("fallback", "drafter"),
+    [
+        (Fallback.ZERO, Drafter.MODEL),
+        (Fallback.LOOKUP, Drafter.MODEL),
+        (Fallback.ZERO, Drafter.BOTH),
+    ],
+)
 def test_a_draft_on_the_host_gives_plain_decodings_tokens(
-    tmp_path: Path, mode: str, order: str, fallback: Fallback
+    tmp_path: Path, mode: str, order: str, fallback: Fallback, drafter: Drafter
 ) -> None:
     """Its messages are page-locked memory, which it must not read before they are there."""
     bench = Bench(tmp_path, order=ORDERS[order])
-    policy = Scripted([RoundPlan(mode, K, W, fallback)], K, W)
+    policy = Scripted([RoundPlan(mode, K, W, fallback, drafter)], K, W)
     pair = CudaPair(bench, mode, draft_gpu=None, policy=policy, fallback=fallback)
     check(pair, pair.run(TEXTS))
     rows = [row for report in policy.reports for row in report.rows]
     assert sum(row.accepted for row in rows) > 0
+    copied = [row for row in rows if row.kind is ProposalKind.LOOKUP]
+    assert bool(copied) == (drafter is Drafter.BOTH or (fallback, mode) == (Fallback.LOOKUP, "ssd"))
     assert mode == "sd" or any(row.rank is not None for row in rows)
     pair.close()
 

@@ -1,4 +1,4 @@
-"""Lookup drafts against a search of the whole text."""
+"""The index of a text against a search of the whole text."""
 
 from __future__ import annotations
 
@@ -7,36 +7,51 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.spec import ngram
-from runtime.spec.ngram import LONGEST, SHORTEST, NgramIndex
+from runtime.spec.ngram import LONGEST, MAX_TRIES, NO_MATCH, Match, NgramIndex
 
 texts = st.lists(st.integers(0, 3), max_size=60)
 
 
-def by_search(text: list[int], num: int) -> tuple[int, ...]:
+def match_length(text: list[int], place: int) -> int:
+    """How many tokens before ``place`` equal those before the end."""
+    length = 0
+    while length < min(LONGEST, place) and text[place - 1 - length] == text[len(text) - 1 - length]:
+        length += 1
+    return length
+
+
+def by_search(text: list[int], num: int) -> Match:
     """The definition: longest match with the text's end, of equal ones the latest."""
-    best, longest = 0, SHORTEST - 1
-    for place in range(SHORTEST, len(text)):
-        length = 0
-        while (
-            length < min(LONGEST, place)
-            and text[place - 1 - length] == text[len(text) - 1 - length]
-        ):
-            length += 1
-        if length > longest or (length == longest and best):
+    best, longest = 0, 1
+    for place in range(1, len(text)):
+        length = match_length(text, place)
+        if length >= longest:
             best, longest = place, length
-    if not best:
-        return ()
+    if not best or num < 1:
+        return NO_MATCH
     grown = list(text)
     for _ in range(num):
         grown.append(grown[len(grown) - (len(text) - best)])
-    return tuple(grown[len(text) :])
+    return Match(longest, tuple(grown[len(text) :]))
 
 
 @given(text=texts, num=st.integers(0, 9))
-def test_proposals_are_those_of_a_search_of_the_whole_text(text, num):
+def test_what_is_found_is_what_a_search_of_the_whole_text_finds(text, num):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ngram, "MAX_TRIES", len(text) + 1)
-        assert NgramIndex(text).propose(num) == by_search(text, num)
+        assert NgramIndex(text).find(num) == by_search(text, num)
+
+
+@given(text=st.lists(st.integers(0, 2), max_size=300), num=st.integers(1, 9))
+def test_what_is_found_did_follow_the_same_tokens_however_few_places_are_tried(text, num):
+    """With the bound of tries it may miss the longest match, but never makes one up."""
+    found = NgramIndex(text).find(num)
+    if found is NO_MATCH or found.length == 0:
+        assert not text or text[-1] not in text[:-1]
+        return
+    places = [place for place in range(1, len(text)) if match_length(text, place) >= found.length]
+    grown = [[*text, *found.tokens][place : place + num] for place in places]
+    assert list(found.tokens) in grown
 
 
 @given(text=texts, cuts=st.lists(st.integers(0, 60), max_size=4))
@@ -44,45 +59,61 @@ def test_extending_piece_by_piece_is_the_same_as_at_once(text, cuts):
     index, start = NgramIndex(), 0
     for end in [*sorted(cut for cut in cuts if cut <= len(text)), len(text)]:
         index.extend(text[start:end])
-        index.propose(3)
+        index.find(3)
         start = end
-    assert index.propose(5) == NgramIndex(text).propose(5)
+    assert index.find(5) == NgramIndex(text).find(5)
 
 
 def test_the_longest_match_counts_before_the_latest():
     #         1 2 3 -> 8          2 3 -> 9        1 2 3 -> ?
     index = NgramIndex([1, 2, 3, 8, 5, 2, 3, 9, 4, 1, 2, 3])
-    assert index.propose(2) == (8, 5)
+    assert index.find(2) == Match(3, (8, 5))
 
 
 def test_of_equal_matches_the_latest_counts():
-    assert NgramIndex([1, 2, 7, 1, 2, 8, 1, 2]).propose(1) == (8,)
+    assert NgramIndex([1, 2, 7, 1, 2, 8, 1, 2]).find(1) == Match(2, (8,))
+
+
+def test_a_single_token_is_a_match_where_no_pair_is():
+    assert NgramIndex([5, 1, 6, 2, 1, 7, 3, 1]).find(2) == Match(1, (7, 3))
 
 
 def test_a_repeated_phrase_repeats():
     """Copying must not stop where the copied text ends: "abcabc" goes on."""
-    assert NgramIndex([1, 2, 3] * 3).propose(7) == (1, 2, 3, 1, 2, 3, 1)
-    assert NgramIndex([5, 5, 5]).propose(4) == (5, 5, 5, 5)
+    assert NgramIndex([1, 2, 3] * 3).find(7) == Match(6, (1, 2, 3, 1, 2, 3, 1))
+    assert NgramIndex([5, 5, 5]).find(4) == Match(2, (5, 5, 5, 5))
+    assert NgramIndex("abcabcabc").find(4).tokens == ("a", "b", "c", "a")  # L3
 
 
-@pytest.mark.parametrize("text", [[], [1], [1, 1], [1, 2, 3], [1, 2, 3, 1], [2, 2, 1, 2]])
+@pytest.mark.parametrize("text", [[], [1], [1, 2, 3]])
 def test_new_endings_propose_nothing(text):
-    """One token alone matches by chance: the draft would be wrong more often than it pays."""
-    assert NgramIndex(text).propose(1) == ()
+    assert NgramIndex(text).find(1) == NO_MATCH
 
 
-def test_a_text_of_one_token_costs_a_bounded_search(monkeypatch):
-    """Each earlier place matches; comparing all of them would make a round slower and slower."""
-    index, calls = NgramIndex([7] * 5000), []
-    real = NgramIndex._match_length
-    monkeypatch.setattr(
-        NgramIndex, "_match_length", lambda self, place: calls.append(place) or real(self, place)
+def test_nothing_is_found_for_no_room():
+    """At a text's end there is no token to draft; a match of none would be learnt from."""
+    assert NgramIndex([1, 1]).find(0) == NO_MATCH
+
+
+@given(
+    text=st.one_of(
+        st.builds(lambda token, times: [token] * times, st.integers(0, 3), st.integers(0, 4000)),
+        st.builds(lambda block, times: block * times, texts, st.integers(0, 60)),
     )
-    assert index.propose(3) == (7, 7, 7)
-    assert len(calls) <= ngram.MAX_TRIES
+)
+def test_a_search_costs_no_more_however_long_the_text(text):
+    """Each earlier place may match; comparing all of them makes a round slower and slower."""
+    index, calls = NgramIndex(text), []
+    real = NgramIndex._match_length
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            NgramIndex, "_match_length", lambda self, at: calls.append(at) or real(self, at)
+        )
+        index.find(3)
+    assert len(calls) <= MAX_TRIES
 
 
 def test_what_follows_the_end_is_never_part_of_the_match():
     """The text's own end must not be found as its earlier occurrence."""
-    assert NgramIndex([9, 1, 2]).propose(2) == ()
-    assert NgramIndex([1, 2, 1, 2]).propose(2) == (1, 2)
+    assert NgramIndex([9, 1, 2]).find(2) == NO_MATCH
+    assert NgramIndex([1, 2, 1, 2]).find(2) == Match(2, (1, 2))

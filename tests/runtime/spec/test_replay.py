@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.spec.fallback import Fallback, ProposalKind
-from runtime.spec.replay import RankedText, replay
+from runtime.spec.replay import LookupReplay, RankedText, replay
 from runtime.spec.statistics import OutcomeStatistics, Plan
 
 K, W = 2, 3
@@ -105,3 +105,27 @@ def test_rounds_cover_the_text_once(ranks, vocab, fallback, width, seed) -> None
 def test_a_text_needs_one_rank_a_token(ranks) -> None:
     with pytest.raises(ValueError, match="one rank"):
         RankedText((), (5,), ranks)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "answer", "agrees", "rounds"),
+    [
+        ([9], [1, 2, 3], [0, 0, 0], 3),
+        ([9], [1, 2, 3, 4, 5], [1, 1, 1, 1, 1], 1),  # four guesses and one of the target
+        ([8, 7, 1, 2, 3, 4, 5, 6, 8, 7], [1, 2, 3, 4, 5], [0, 0, 0, 0, 0], 1),
+        ([8, 7, 1, 9, 9, 9, 9, 9, 8, 7], [1, 2, 3, 4, 5], [1, 1, 1, 1, 1], 2),  # lookup goes first
+        ([7, 1, 2, 3, 4, 5, 6, 7], [1, 2, 3, 4, 5], [1, 1, 1, 1, 1], 1),  # one token is too little
+        ([8, 7, 1, 2, 3, 4, 5, 6, 8, 7], [1, 2, 3, 4, 5], None, 1),
+        ([9], [1, 2, 3], None, 3),
+    ],
+)
+def test_rounds_with_lookups(prompt, answer, agrees, rounds) -> None:
+    agreed = None if agrees is None else [bool(each) for each in agrees]
+    assert LookupReplay(4).num_rounds(prompt, answer, agreed) == rounds
+
+
+def test_what_copies_are_worth_is_learnt_from_text_to_text() -> None:
+    replay = LookupReplay(4)
+    before = replay.choice.copies.rate(2)
+    assert replay.num_rounds([1, 2, 3, 4, 5, 1, 2], [3, 4, 5, 1, 2]) == 1
+    assert replay.choice.copies.rate(2) > before

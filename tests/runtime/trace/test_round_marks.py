@@ -49,4 +49,5 @@ def test_a_change_of_plan_is_marked_once() -> None:
         "drafts": 2,
         "branches": 4,
         "fallback": "jit",
+        "drafter": "model",
     }

@@ -24,6 +24,7 @@ from runtime.kv.slots import SlotPool, SlotRef
 from runtime.sampling.api import rule
 from runtime.sampling.params import SamplingParams
 from runtime.sampling.proposal import Drafted, Lookup, Nothing
+from runtime.spec.drafter import Drafter
 from runtime.spec.fallback import Fallback, ProposalKind
 from runtime.spec.ngram import NgramIndex
 from runtime.spec.outcome import Outcome
@@ -49,6 +50,7 @@ class Bench:
         verify="coupled",
         seed=0,
         fallback=Fallback.ZERO,
+        drafter=Drafter.MODEL,
     ) -> None:
         _, table, ids = tables(seed, draft_vocab=draft_vocab)
         self.device = HostDevice()
@@ -66,6 +68,7 @@ class Bench:
             num_branches=num_branches,
             statistics=self.statistics,
             fallback=fallback,
+            drafter=drafter,
         )
         self.pool = SlotPool(limits.max_batch)
 
@@ -163,7 +166,7 @@ def same_laws(found: OutcomeStatistics, expected: OutcomeStatistics) -> None:
 
 
 @st.composite
-def benches(draw):
+def benches(draw, drafter=Drafter.MODEL, vocab=VOCAB):
     num_draft, num_branches = draw(st.integers(1, 5)), draw(st.integers(1, 7))
     batch = draw(st.integers(1, 3))
     max_len = draw(st.sampled_from([12, 28, 150]))
@@ -180,6 +183,7 @@ def benches(draw):
         verify=draw(st.sampled_from(["coupled", "ratio"])),
         seed=draw(st.integers(0, 9)),
         fallback=draw(st.sampled_from(Fallback)),
+        drafter=drafter,
     )
     params = [
         SamplingParams(temperature=draw(st.sampled_from([0.0, 0.8])), seed=draw(st.integers(0, 99)))
@@ -187,7 +191,7 @@ def benches(draw):
     ]
     lengths = [draw(st.integers(1, min(max_len - 1, 70))) for _ in range(batch)]
     random = np.random.default_rng(draw(st.integers(0, 99)))
-    bench.start([random.integers(0, VOCAB, length).tolist() for length in lengths], params)
+    bench.start([random.integers(0, vocab, length).tolist() for length in lengths], params)
     return bench
 
 
@@ -255,8 +259,9 @@ def check_miss(bench: Bench, row: int, is_any_ready: bool) -> None:
     """What a row that missed goes on with, and its root width (the table of DraftRow)."""
     width = 1
     if bench.worker.plan.fallback is Fallback.LOOKUP:
-        tokens = NgramIndex(bench.texts[row]).propose(bench.room(row))
-        assert bench.proposal(row) == (Lookup(tokens) if tokens else Nothing())
+        tokens = bench.proposed(row)
+        found = NgramIndex(bench.texts[row]).find(bench.room(row)).tokens
+        assert bench.proposal(row) == (Lookup(found[: len(tokens)]) if tokens else Nothing())
         width = 1 + len(tokens)
     elif bench.worker.plan.fallback is Fallback.JIT and bench.room(row) and not is_any_ready:
         bench.check_proposal(row)

@@ -96,13 +96,16 @@ def test_all_rows_decided_at_once_are_what_they_are_one_by_one(mailbox: Mailbox)
         mailbox.decide(row, LEASE + row, Kind.HIT, drafts[row], accepted[row], bonus[row])
     one_by_one = mailbox.outcomes.array.tolist()
     mailbox.outcomes.array[:] = 0
-    mailbox.decide_all(
-        1,
-        *(np.array(values) for values in ([LEASE, LEASE + 1], [Kind.HIT] * 2, [3, 3])),
-        np.array(accepted),
-        np.array(bonus),
-        np.array(drafts),
-    )
+    outcomes = [
+        mailbox.outcome(
+            LEASE + row,
+            Kind.HIT,
+            [LEASE + row, Kind.HIT, 3, *drafts[row], 0],
+            [*drafts[row][: accepted[row]], bonus[row]],
+        )
+        for row in range(ROWS)
+    ]
+    mailbox.decide_all(1, outcomes)
     mailbox.send(1)
     for row, cells in enumerate(mailbox.outcomes.array.tolist()):
         end = mail.EMITTED + accepted[row] + 1
@@ -111,10 +114,10 @@ def test_all_rows_decided_at_once_are_what_they_are_one_by_one(mailbox: Mailbox)
 
 def test_a_reading_is_what_was_sent_and_another_rounds_reading_is_not(mailbox: Mailbox) -> None:
     """The host reads one round while the next one is being written."""
+    nothing = [0] * mailbox.proposals.shape[1]
     for place, bonus in enumerate((7, 8)):
-        ones = np.ones(ROWS, np.int64)
-        tokens = np.zeros((ROWS, 0), np.int64)
-        mailbox.decide_all(place, LEASE * ones, 0 * ones, 0 * ones, 0 * ones, bonus * ones, tokens)
+        outcome = mailbox.outcome(LEASE, Kind.NONE, nothing, [bonus])
+        mailbox.decide_all(place, [outcome] * ROWS)
         mailbox.send(place)
         assert mailbox.read(place).rows[0][: mailbox.rank_at] == mailbox.outcomes.array[0].tolist()
     assert [mailbox.read(place).rows[1][mail.EMITTED] for place in range(2)] == [7, 8]
@@ -132,4 +135,6 @@ def test_the_rank_of_the_last_bonus_token_is_no_drafted_token(
 def test_every_kind_but_skip_has_a_source_in_the_statistics() -> None:
     kinds = [kind for kind in Kind if kind is not Kind.SKIP]
     assert {kind.source for kind in kinds} == set(ProposalKind)
-    assert all(kind.source.name == kind.name for kind in kinds)
+    assert {kind for kind in kinds if kind.source.name != kind.name} == {Kind.OVERRULED}
+    assert Kind.OVERRULED.source is ProposalKind.LOOKUP
+    assert [kind for kind in kinds if kind.was_prepared] == [Kind.HIT, Kind.OVERRULED]

@@ -133,10 +133,10 @@ def test_a_row_that_sits_out_is_not_judged_and_does_not_grow(make) -> None:
     worker = make()
     start(worker, 5, 9)
     worker.mailbox.propose(0, 1, Kind.SKIP)
-    before = worker.lengths.tolist()
+    before = list(worker.lengths)
     worker.verify()
     assert outcome(worker, 0)[0] == Kind.SKIP
-    assert worker.lengths.tolist() == [before[0], before[1] + 1, before[2]]
+    assert worker.lengths == [before[0], before[1] + 1, before[2]]
     # With nobody to judge there is no call at all.
     worker.mailbox.propose(1, 1, Kind.SKIP)
     worker.session.shapes = []

@@ -32,6 +32,8 @@ CURVED = PairTimes(
     draft=Grid((1, 8), (1, 16), ((0.001, 0.002), (0.002, 0.006))),
     draft_beside=Grid((1, 8), (1, 16), ((0.0012, 0.0022), (0.0025, 0.007))),
     exchange_s=0.0003,
+    ahead_s=0.0008,
+    again_s=0.0001,
 )
 RANKS = np.array([0.4, 0.2, 0.1, 0.05])
 MIXED = Laws(
