@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 # Extra arguments for pip, e.g. PIP_ARGS="--index-url ..." for a mirror or a CPU-only torch.
 PIP_ARGS ?=
 BUNDLE := engines/bundles/demo
+# Each takes up to 3 GB. A file's tests stay together, and so what they share is built once.
+TEST_PROCESSES ?= 2
 DEMO_PROMPTS ?= 6
 DEMO_TOKENS ?= 96
 
@@ -37,7 +39,7 @@ demo: $(VENV)/.run  ## build the default CPU pair and compare ar, sd and ssd on 
 		--num-prompts $(DEMO_PROMPTS) --max-tokens $(DEMO_TOKENS)
 
 test: $(VENV)/.dev  ## the whole CPU suite
-	$(BIN)/python -m pytest --quiet
+	$(BIN)/python -m pytest --quiet --numprocesses $(TEST_PROCESSES) --dist loadfile
 
 lint: $(VENV)/.dev  ## style, format and types
 	$(BIN)/ruff check .
