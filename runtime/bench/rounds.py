@@ -150,7 +150,8 @@ def _split(plan: RoundsPlan, inner: Device) -> dict[str, float]:
         for _ in range(min(WARM_UP, max(LEAST_WARM_UP, plan.rounds))):
             texts.step()
         taken.clear()
-        rounds = max(1, plan.rounds // SPLIT_SHARE)
+        # Of three or more rounds most are heard of, even if the last one is still under way.
+        rounds = max(3, plan.rounds // SPLIT_SHARE)
         busy = pair.target_session.busy_s
         for _ in range(rounds):
             started = thread_time()
