@@ -93,7 +93,8 @@ class DraftTrunks(DraftTexts):
         those stay that the trunk holds."""
         row = self._row(slot)
         super().retire(slot)
-        self._calls.kept[slot.index] = min(row.trunk, num_kept)
+        # After a rest the text is longer than known here, and may differ from the last proposal.
+        self._calls.kept[slot.index] = min(row.trunk, len(row.tokens), num_kept)
 
     def shift(self, shift: Shift) -> None:
         """What a free slot keeps goes to another."""

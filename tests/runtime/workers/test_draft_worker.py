@@ -412,6 +412,20 @@ def test_after_a_reset_a_text_pays_for_its_own_rows_alone() -> None:
     bench.device.close()
 
 
+def test_a_slot_keeps_no_rows_of_drafts_that_a_rest_passed_by() -> None:
+    """The text goes on in plain rounds with other tokens than were proposed; told of its length
+    alone, the trunk's last rows were kept as if they were its own."""
+    bench = Bench(num_draft=3, num_branches=8, limits=Limits(60, 1, 3, 8))
+    bench.start([[3, 7]], [SamplingParams()])
+    bench.worker.draft()
+    row = bench.worker.rows[0]
+    assert row is not None
+    assert row.trunk > len(row.tokens)
+    bench.worker.retire(bench.slots[0], 20)
+    assert bench.worker._calls.kept[0] == 2
+    bench.device.close()
+
+
 def test_a_retired_row_learns_nothing_and_its_slot_is_free() -> None:
     """Its outcomes are stale: counting them would teach the fan-out a law of leftovers."""
     bench = Bench(num_draft=3, num_branches=4, limits=Limits(60, 2, 3, 4))
