@@ -140,14 +140,14 @@ class _Places:
         self._growth = 2.0 ** (1 / half_life)
 
     def see(self, length: int) -> None:
-        self._weight *= self._growth
+        self.fade(1 / self._growth)
         self._counts[length] += self._weight
         self._total += self._weight
-        if self._weight > 1e100:
-            self._rescale(1 / self._weight)
 
     def fade(self, kept: float) -> None:
         self._weight /= kept
+        if self._weight > 1e100:  # texts may begin, one after the other, that settle nothing
+            self._counts, self._total, self._weight = self.counts, self.total, 1.0
 
     @property
     def counts(self) -> list[float]:
@@ -156,8 +156,3 @@ class _Places:
     @property
     def total(self) -> float:
         return self._total / self._weight
-
-    def _rescale(self, factor: float) -> None:
-        self._counts = [factor * count for count in self._counts]
-        self._total *= factor
-        self._weight *= factor

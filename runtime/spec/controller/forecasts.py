@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import inf
 from typing import NamedTuple
 
@@ -51,14 +52,29 @@ class Forecasts:
         self.laws = RecentLaws(prior, choices.num_draft)
         self.copies = Copies()
         self._realised = Realised()
-        floor = floor_of(times, self.batch, choices.num_draft)
-        self.plans = choices.plans(floor)
-        self.lookup = choices.lookup(floor)
+        self._times, self._choices = times, choices
+        self._set_floor()
         self._lookups_s = 1.0  # tokens a second that they are forecast to yield
         self.may_copy = any(each is not Drafter.MODEL for each in choices.drafters)
         self.rest = self.plain = self.best = Forecast(PLAIN, 1.0, 1.0)
         self._cheapest = PLAIN
         self.scan()
+
+    def set_batch(self, batch: int) -> None:
+        """So many texts there are from now on. ``look`` has to follow."""
+        self.batch = batch
+        floor = self._set_floor()
+        best, cheapest = (
+            plan if plan.drafter is Drafter.MODEL else replace(plan, floor=floor)
+            for plan in (self.best.plan, self._cheapest)
+        )
+        self.best, self._cheapest = self.best._replace(plan=best), cheapest
+
+    def _set_floor(self) -> float:
+        """One text alone is given copies that many together could not pay for."""
+        floor = floor_of(self._times, self.batch, self._choices.num_draft)
+        self.plans, self.lookup = self._choices.plans(floor), self._choices.lookup(floor)
+        return floor
 
     def scan(self, most_lost_s: float = inf) -> None:
         """Put all plans into the model. The best is the fastest of those of which no round loses

@@ -28,7 +28,7 @@ class Learning:
         self._slots = slots
         if batch == self._forecasts.batch:
             return False
-        self._forecasts.batch = batch
+        self._forecasts.set_batch(batch)
         return True
 
     def learn(self, report: RoundReport) -> bool:

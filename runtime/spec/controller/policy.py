@@ -8,17 +8,22 @@ no trial. Whether the draft's own tokens are worth their time shows only where i
     ------  ------------  --------------------------------------------  -----------------------
     REST    those of a    the pause is over, and the account covers a   TRIAL
             rest          trial with all that the draft has to read
-    TRIAL   speculative   TRIAL_ROUNDS of them were judged              ON if the model predicts a
-                                                                        gain now, else REST, for
+    TRIAL   speculative   TRIAL_ROUNDS of them were judged, or          ON if the model predicts a
+                          MOST_TRIAL_ROUNDS launched                    gain now, else REST, for
                                                                         twice as long
+                          a text joins whose reading is not covered     REST, without a pause
     ON      speculative   the model predicts a loss                     REST
-                          a text begins that is too short to repay      ASIDE
-                          what the draft has to read for it
-    ASIDE   those of a    a text begins that does repay it              ON
+                          CHECK_EVERY of them were launched, or plain   CHECK
+                          rounds are believed to have changed
+                          what the draft has to read for the texts      ASIDE
+                          is more than they can repay
+    ASIDE   those of a    the texts can repay it                        ON
             rest          as long as the longest pause                  REST
-    CHECK   plain         CHECK_ROUNDS of them were launched            ON, if that still pays
+    CHECK   plain         CHECK_ROUNDS of them were launched            ON, ASIDE or REST, by the
+                                                                        same rules as in ON
 
-In TRIAL and ON an account that does not cover the next round leads to REST, too.
+In TRIAL and ON an account that does not cover the next round leads to REST, too. It begins with
+CHECK where calibration predicts a gain, else with REST. A draft that is gone leaves REST for good.
 
 It is never stuck one way. In REST the pause is bounded, so drafts that have become right are found
 out; in ON a few plain rounds now and then keep the other side of the comparison fresh. What trials
@@ -207,8 +212,12 @@ class Controller:
         plain_s = self._forecasts.plain.round_s
         plan = self._resting.next_round(found if is_covered else PLAIN, plain_s)
         if self._resting.has_changed:
-            copies = self._resting.is_copying
-            self._tell("the text repeats itself" if copies else "copies do not pay now")
+            if self._resting.is_copying:
+                self._tell("the text repeats itself")
+            elif found is PLAIN:
+                self._tell("copies do not pay now")
+            else:
+                self._tell("the last copies were slower than plain rounds")
         return plan
 
     def _consider_trial(self, outlook: Outlook) -> None:
@@ -259,7 +268,7 @@ class Controller:
     def _reconsider(self, look: Callable[[], Outlook]) -> None:
         if self._forecasts.gain < 1.0:
             self._give_up("drafts are accepted too seldom")
-        elif self._num_verdicts >= CHECK_EVERY or has_drifted(
+        elif self._since >= CHECK_EVERY or has_drifted(
             self._plain_s, self._forecasts.plain.round_s, self._since
         ):
             self._turn(State.CHECK)
