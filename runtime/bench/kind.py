@@ -48,6 +48,15 @@ class Interruptible(Protocol):
 
 
 @runtime_checkable
+class Failable(Protocol):
+    """Figures that an engine's failure may have cut short: the exit code is 2 then."""
+
+    @property
+    def failure(self) -> str | None:
+        """Who could not go on, and why."""
+
+
+@runtime_checkable
 class Recorded(Protocol):
     """Figures whose JSON is not just their fields."""
 

@@ -243,7 +243,8 @@ def _own_names(args: argparse.Namespace) -> list[str]:
 
 
 def _is_given(args: argparse.Namespace, name: str) -> bool:
-    return getattr(args, OWN + name) not in (None, False)
+    value = getattr(args, OWN + name)
+    return value is not None and value is not False  # 0 equals False, and is given
 
 
 def _homes(name: str) -> Iterable[str]:

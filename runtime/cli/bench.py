@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import os
 import platform
 import shlex
 from contextlib import ExitStack
@@ -21,6 +22,7 @@ from runtime.bench.figures import Neighbours
 from runtime.bench.kind import (
     Compared,
     Explained,
+    Failable,
     Figures,
     Interruptible,
     Kind,
@@ -122,16 +124,22 @@ def _run(kind: Kind, args: argparse.Namespace) -> int:
     header = _header(kind, args, neighbours.cores())
     formulas = _formulas(kind, figures)
     record = {"kind": kind.name, **header, "figures": _as_record(figures), "formulas": formulas}
+    json_text = to_json(record)
     with ExitStack() as outputs:  # a closed pipe or a full disk keeps none of the others
         if args.json and json_path is None:
-            outputs.callback(emit, to_json(record))
+            outputs.callback(emit, json_text)
         else:
             outputs.callback(emit, as_text(kind, header, figures))
         if json_path is not None:
-            outputs.callback(write_whole, json_path, to_json(record), "the JSON", "--json")
+            # Half a character, of a file name that is not UTF-8, becomes JSON's escape of it.
+            whole = json_text.encode("utf-8", "backslashreplace").decode("utf-8")
+            outputs.callback(write_whole, json_path, whole, "the JSON", "--json")
         if html is not None and isinstance(figures, Pictured):
             page = figures.as_html(_header_lines(header), formulas)
             outputs.callback(write_whole, html, page, "the page", "--html")
+    if isinstance(figures, Failable) and figures.failure is not None:
+        say(f"error: {figures.failure}; what was measured until then is reported")
+        return 2
     if isinstance(figures, Interruptible) and figures.is_interrupted:
         say("interrupted; what was measured until then is reported")
         return 130
@@ -146,12 +154,12 @@ def _json_path(args: argparse.Namespace) -> Path | None:
 def _check_outputs(json_path: Path | None, html: Path | None, inputs: list[Path | None]) -> None:
     """Raise UsageError for what could not be written, or would replace what is read, before
     anything is measured."""
-    taken = {path.resolve() for path in inputs if path is not None}
+    taken = {os.path.realpath(path) for path in inputs if path is not None}
     for path, what, option in ((json_path, "the JSON", "--json"), (html, "the page", "--html")):
         if path is None:
             continue
         require_writable(path, what, option)
-        if path.resolve() in taken:
+        if os.path.realpath(path) in taken:
             raise UsageError(f"{option} {path} would replace what is read; name another file")
 
 

@@ -33,6 +33,7 @@ def figures_of(categories: tuple[CategoryFigures, ...], **more: Any) -> DatasetF
         "repeats": 1,
         "num_planned": 3,
         "num_done": 3,
+        "failure": None,
         "lines_left_out": (),
         "descriptions": {},
         "notes": {},

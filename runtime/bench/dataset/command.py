@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from engines.bundle import Bundle, open_bundle
-from engines.errors import CapacityError, UsageError
+from engines.errors import CapacityError, SsdError, UsageError
 from runtime.bench.dataset.contestant import Listener, ModeOfBundle, Sample
 from runtime.bench.dataset.facts import bundle_facts
 from runtime.bench.dataset.figures import by_category
@@ -19,7 +19,13 @@ from runtime.bench.dataset.peers.api import STORED, PeerModel
 from runtime.bench.dataset.peers.registry import PEERS, open_peer
 from runtime.bench.dataset.peers.weights import find_weights
 from runtime.bench.dataset.report import DatasetFigures, PromptRecord
-from runtime.bench.dataset.turns import Opener, single_prompts, take_turns, whole_categories
+from runtime.bench.dataset.turns import (
+    Answered,
+    Opener,
+    single_prompts,
+    take_turns,
+    whole_categories,
+)
 from runtime.bench.kind import Show
 from runtime.bench.opening import open_mode, require_modes
 from runtime.cli.options import MODES, check_fits
@@ -43,14 +49,14 @@ def measure(args: argparse.Namespace, show: Show) -> DatasetFigures:
     not asked holds memory and sleeping threads only, and ``auto`` goes on with what it has learnt,
     as it would for its user. ``--reopen`` is for bundles too large for that.
 
-    Ctrl-C keeps what was measured. Raises KeyboardInterrupt where that is nothing.
+    Ctrl-C and a mode that fails keep what was measured, and are raised where that is nothing.
     """
     items = read_items(args.dataset, args.limit)
     params = SamplingParams(temperature=args.temperature or 0.0)
     bundle = open_bundle(args.bundle)
     modes: Sequence[str] = args.modes or (MODES if bundle.draft is not None else WITHOUT_DRAFT)
-    max_tokens: int = args.max_tokens or MAX_TOKENS
-    repeats: int = args.repeats or 1
+    if args.drafters and not set(modes) - {BASELINE}:
+        raise UsageError(f"--drafters has no effect on {BASELINE}; name a mode that drafts, too")
     require_modes(args, modes)
     peer_model = _peer_model(args, bundle)
     with open_mode(args, BASELINE, on_round=Listener()) as llm:
@@ -65,23 +71,38 @@ def measure(args: argparse.Namespace, show: Show) -> DatasetFigures:
         openers,
         list(prompts.values()),
         whole_categories(fitting) if args.reopen else single_prompts(fitting),
-        max_tokens,
+        args.max_tokens or MAX_TOKENS,
         show,
         keeps_open=not args.reopen,
-        repeats=repeats,
+        repeats=args.repeats or 1,
     )
-    if not done.places:
-        raise KeyboardInterrupt
+    if not done.places and done.ended_by is not None:
+        raise done.ended_by
+    return _figures(args, bundle, items, prompts, done)
+
+
+def _figures(
+    args: argparse.Namespace,
+    bundle: Bundle,
+    items: Sequence[Item],
+    prompts: Mapping[Item, Sequence[int]],
+    done: Answered,
+) -> DatasetFigures:
+    """Of the prompts that all have answered; ``prompts`` are those of ``items`` that fit."""
+    fitting = list(prompts)
     answered = [fitting[place] for place in done.places]
     samples = {name: [each[place] for place in done.places] for name, each in done.samples.items()}
+    repeats: int = args.repeats or 1
+    has_failed = isinstance(done.ended_by, SsdError)
     return DatasetFigures(
         dataset=args.dataset.name,
         bundle=bundle_facts(bundle, args.num_draft, args.branches),
-        max_tokens=max_tokens,
-        temperature=params.temperature,
+        max_tokens=args.max_tokens or MAX_TOKENS,
+        temperature=args.temperature or 0.0,
         repeats=repeats,
-        num_planned=len(openers) * len(fitting) * repeats,
+        num_planned=len(samples) * len(fitting) * repeats,
         num_done=done.num_done,
+        failure=f"{done.at_turn} failed: {done.ended_by}" if has_failed else None,
         lines_left_out=tuple(item.line for item in items if item not in prompts),
         descriptions={name: facts.description for name, facts in done.facts.items()},
         notes={name: facts.note for name, facts in done.facts.items() if facts.note},

@@ -21,9 +21,9 @@ class Block:
     """Tokens that one round gave its caller.
 
     at_s          when, by ``perf_counter``
-    num_tokens    the bonus token included, cut where the text ends
+    num_tokens    bonus token and end of text included, cut behind it
     num_drafted, accepted
-                  of what was verified
+                  of what was verified, drafts behind the end of the text left out
     hit           whether the outcome before had been prepared; None where nobody prepared it
     mode          what the round ran as
     is_lookup     its drafts were copied from the text, not made by the draft
@@ -54,6 +54,11 @@ class Sample:
     blocks: tuple[Block, ...]
 
     @property
+    def num_emitted(self) -> int:
+        """Tokens that were decoded: those of the text, and the one that ended it."""
+        return sum(block.num_tokens for block in self.blocks)
+
+    @property
     def ttft_s(self) -> float | None:
         """Seconds to the first token, the prompt's reading included; None without a token."""
         return self.blocks[0].at_s - self.begun_s if self.blocks else None
@@ -70,10 +75,10 @@ class Sample:
 
     @property
     def tpot_s(self) -> float | None:
-        """Seconds for each token behind the first; None for fewer than two."""
-        if len(self.tokens) < 2 or not self.blocks:
+        """Seconds for each emitted token behind the first; None for fewer than two."""
+        if self.num_emitted < 2:
             return None
-        return (self.blocks[-1].at_s - self.blocks[0].at_s) / (len(self.tokens) - 1)
+        return (self.blocks[-1].at_s - self.blocks[0].at_s) / (self.num_emitted - 1)
 
     @property
     def gaps_s(self) -> list[float]:
@@ -125,11 +130,13 @@ class Listener:
     def __call__(self, report: RoundReport) -> None:
         now = perf_counter()
         for row in report.rows:
+            # The text ended with an accepted draft: those behind it were drafts of nothing.
+            ended = row.num_emitted <= row.accepted
             block = Block(
                 at_s=now,
                 num_tokens=row.num_emitted,
-                num_drafted=row.num_drafted,
-                accepted=row.accepted,
+                num_drafted=row.num_emitted if ended else row.num_drafted,
+                accepted=row.num_emitted if ended else row.accepted,
                 hit=row.hit,
                 mode=report.plan.mode,
                 is_lookup=row.kind is ProposalKind.LOOKUP,

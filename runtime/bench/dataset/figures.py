@@ -19,7 +19,7 @@ from runtime.bench.dataset.items import OVERALL, Item
 Answers: TypeAlias = Sequence[Sequence[Sample]]
 """Of one contestant: to each prompt, its answers, one a pass."""
 Work: TypeAlias = npt.NDArray[np.float64]
-"""[prompts, 2]: tokens, and the median over the passes of the seconds that they took."""
+"""[prompts, 2]: emitted tokens, and the median over the passes of their seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,9 @@ class ContestantFigures:
     """One contestant's answers to the prompts of a category; ``kind.FORMULAS`` has the formulas.
 
     ``num_tokens`` and ``num_differing`` are of the prompts, everything with rounds and latencies
-    of all passes. The ratios are None for the baseline, their intervals also for a single prompt;
-    ``whole_ratio`` counts the reading of the prompts, too. ``acceptance_rate`` is None where
+    of all passes; tokens include the one that ended a text. The ratios are None for the baseline,
+    their intervals also for a single prompt; ``whole_tokens_s`` and ``whole_ratio`` count the
+    reading of the prompts, too. ``acceptance_rate`` is None where
     nothing was drafted, ``hit_rate`` where nothing is prepared. ``acceptance`` has a share for
     each place of a proposal. ``num_rounds_by_mode``: what rounds ran as, which a contestant may
     change on its way. ``num_proposals``: rounds that verified drafts; ``num_lookups``: those whose
@@ -59,6 +60,7 @@ class ContestantFigures:
     ratio_interval: Interval | None
     median_ratio: float | None
     median_interval: Interval | None
+    whole_tokens_s: float
     whole_ratio: float | None
     whole_interval: Interval | None
     acceptance_length: float
@@ -150,11 +152,12 @@ def _figures(
     blocks = [block for sample in samples for block in sample.blocks]
     hits = [block.hit for block in blocks if block.hit is not None]
     decoding, plain_decoding = _work(ours, _decode_s), _work(baseline, _decode_s)
+    answering = _work(ours, _whole_s)
     ratios = () if is_baseline else paired_ratios(ours, baseline)
     speed = whole = _Ratio(None, None)
     if not is_baseline:
         speed = _ratio(decoding, plain_decoding)
-        whole = _ratio(_work(ours, _whole_s), _work(baseline, _whole_s))
+        whole = _ratio(answering, _work(baseline, _whole_s))
     num_drafted = sum(block.num_drafted for block in blocks)
     num_accepted = sum(block.accepted for block in blocks)
     return ContestantFigures(
@@ -171,6 +174,7 @@ def _figures(
         ratio_interval=speed.interval,
         median_ratio=float(np.median(ratios)) if len(ratios) else None,
         median_interval=median_interval(np.asarray(ratios)),
+        whole_tokens_s=_over(*answering.sum(axis=0)),
         whole_ratio=whole.value,
         whole_interval=whole.interval,
         acceptance_length=_over(sum(block.num_tokens for block in blocks), len(blocks)),
@@ -187,7 +191,7 @@ def _figures(
 
 
 def _work(answers: Answers, seconds: Callable[[Sample], float]) -> Work:
-    rows = [(len(of_prompt[0].tokens), median(map(seconds, of_prompt))) for of_prompt in answers]
+    rows = [(of_prompt[0].num_emitted, median(map(seconds, of_prompt))) for of_prompt in answers]
     return np.asarray(rows, np.float64).reshape(len(rows), 2)
 
 
@@ -219,7 +223,7 @@ def _differs(ours: Sequence[Sample], baseline: Sequence[Sample]) -> bool:
 
 
 def _rate(sample: Sample) -> float:
-    return _over(len(sample.tokens), sample.decode_s)
+    return _over(sample.num_emitted, sample.decode_s)
 
 
 def _milliseconds(seconds: Iterable[float | None]) -> Percentiles:

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from runtime.bench.dataset.report import DatasetFigures
 
 FORMULAS = {
-    "tokens/s": SHARED["tokens_per_second"] + "; all prompts of the category together, each with "
-    "the median of its passes",
+    "tokens/s": "tokens that came, the one that ended a text included / seconds of decoding, "
+    "reading the prompt left out; all prompts of the category together, each with the median of "
+    "its passes",
     "speed-up": "tokens/s / tokens/s of ar in the same run; contestants take turns prompt by "
     "prompt, each time in another order",
     "median": "of the prompts' own ratios; a prompt's is the median over the passes of tokens/s / "
@@ -24,15 +25,17 @@ FORMULAS = {
     "is too narrow",
     "prompt": "milliseconds from the request to the end of its prompt, median",
     "TTFT": "milliseconds from the request to its first token, reading the prompt included",
-    "TPOT": "(last arrival - first arrival) / (tokens - 1), of a request",
+    "TPOT": "(last arrival - first arrival) / (tokens that came - 1), of a request",
     "ITL": "milliseconds between two arrivals of tokens; those of one round arrive at once",
     "p50, p90, p99": "over requests (ITL: over arrivals) of all passes, interpolated linearly",
     "identical": "prompts whose tokens equal those of ar in every pass; a peer's may differ",
 }
 
 OF_DRAFTS = {
-    "acceptance length": "tokens that came / verifications, bonus tokens included",
-    "rate": "drafted tokens that were accepted / drafted tokens",
+    "acceptance length": "tokens that came / verifications, bonus tokens and rounds without drafts "
+    "included; the prompt's own pass is no verification, and what was accepted behind the end of "
+    "a text has not come",
+    "rate": "drafted tokens that were accepted / drafted tokens, up to the end of the text",
     "by place": "drafted tokens of that place in a proposal that were accepted / drafted",
     "hit rate": SHARED["hit_rate"],
     "looked up": "rounds whose drafts were copied from the text / rounds",

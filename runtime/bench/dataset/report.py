@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from engines.codec import encode
+from engines.errors import escaped
 from runtime.bench.dataset.facts import BundleFacts
 from runtime.bench.dataset.figures import CategoryFigures, ContestantFigures
 from runtime.bench.dataset.items import OVERALL
@@ -45,6 +46,7 @@ class DatasetFigures:
     """All of it. ``lines_left_out``: prompts too long for the bundle. ``descriptions`` by
     contestant: what ran; ``notes``: why one did not run as its name says. ``num_done`` of the
     ``num_planned`` answers were given; figures are of the prompts that all contestants answered.
+    ``failure``: who could not go on, and why, where that ended the run.
     """
 
     dataset: str
@@ -54,6 +56,7 @@ class DatasetFigures:
     repeats: int
     num_planned: int
     num_done: int
+    failure: str | None
     lines_left_out: tuple[int, ...]
     descriptions: dict[str, str]
     notes: dict[str, str]
@@ -83,7 +86,7 @@ class DatasetFigures:
     @property
     def is_interrupted(self) -> bool:
         """Ctrl-C came before the last answer."""
-        return self.num_done < self.num_planned
+        return self.failure is None and self.num_done < self.num_planned
 
     @property
     def explains(self) -> Set[str]:
@@ -131,13 +134,14 @@ class DatasetFigures:
     def summary(self) -> Iterator[str]:
         """What was asked, and what of it was measured."""
         yield (
-            f"{self.dataset}: prompts: {self.total.num_prompts}, categories: {len(self.parts)}; "
-            f"at most {self.max_tokens} tokens each, temperature {self.temperature:g}, "
-            f"repeats: {self.repeats}"
+            f"{escaped(self.dataset)}: prompts: {self.total.num_prompts}, "
+            f"categories: {len(self.parts)}; at most {self.max_tokens} tokens each, "
+            f"temperature {self.temperature:g}, repeats: {self.repeats}"
         )
-        if self.is_interrupted:
+        if self.num_done < self.num_planned:
+            cause = "interrupted" if self.failure is None else f"{self.failure};"
             yield (
-                f"interrupted after {self.num_done} of {self.num_planned} answers: figures are of "
+                f"{cause} after {self.num_done} of {self.num_planned} answers: figures are of "
                 "the prompts that all contestants had answered"
             )
         if self.lines_left_out:
@@ -149,12 +153,14 @@ class DatasetFigures:
         for place, each in enumerate(self.total.contestants):
             yield from _identity(each, self.total.num_prompts, is_baseline=not place)
         for place, each in enumerate(self.total.contestants[1:], start=1):
-            lowest = min(self.parts, key=lambda part: part.contestants[place].ratio or 0.0)
-            found = lowest.contestants[place]
-            yield (
-                f"{each.name}: lowest speed-up {number(found.ratio, 3)} "
-                f"({interval_text(found.ratio_interval)}), in {lowest.name}"
-            )
+            known = [
+                (found.ratio, interval_text(found.ratio_interval), part.name)
+                for part in self.parts
+                if (found := part.contestants[place]).ratio is not None
+            ]
+            if known:
+                ratio, interval, name = min(known)
+                yield f"{each.name}: lowest speed-up {number(ratio, 3)} ({interval}), in {name}"
 
 
 def _identity(figures: ContestantFigures, num_prompts: int, *, is_baseline: bool) -> Iterator[str]:

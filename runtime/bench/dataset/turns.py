@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from engines.errors import SsdError
 from runtime.bench.dataset.contestant import Contestant, Sample
 from runtime.bench.dataset.items import Item
 from runtime.bench.kind import Show, Tick
@@ -31,14 +32,16 @@ class Facts:
 class Answered:
     """What there is, complete or not.
 
-    samples         by contestant and place: the answers to that prompt, one a pass
-    facts           by contestant
-    is_interrupted  ctrl-C came before the last answer
+    samples   by contestant and place: the answers to that prompt, one a pass
+    facts     by contestant
+    at_turn   whose turn it was last
+    ended_by  what came before the last answer: ctrl-C, or the failure of the one at turn
     """
 
     samples: dict[str, list[list[Sample]]]
     facts: dict[str, Facts] = field(default_factory=dict)
-    is_interrupted: bool = False
+    at_turn: str = ""
+    ended_by: KeyboardInterrupt | SsdError | None = None
 
     @property
     def baseline(self) -> list[list[Sample]]:
@@ -87,7 +90,8 @@ def take_turns(
     sleep; else one is open at a time, for its turn.
 
     A peer's answers are cut to the number of tokens that the first contestant gave.
-    Ctrl-C ends it early, with what there is.
+    Ctrl-C ends it early, with what there is, and so does one that fails once all are loaded:
+    what its engine shares with the others may be broken, too.
     """
     names = list(openers)
     done = Answered({name: [[] for _ in prompts] for name in names})
@@ -98,11 +102,12 @@ def take_turns(
                 for number, name in enumerate(names, start=1):
                     opened[name] = all_open.enter_context(_warm(openers[name], prompts[0]))
                     tick(number, name)
-        with _kept_on_interrupt(done), show("answers", len(prompts) * len(names) * repeats) as tick:
+        with _kept(done), show("answers", len(prompts) * len(names) * repeats) as tick:
             turns = [(each, block) for each in range(repeats) for block in blocks]
             for turn, (number_of_pass, block) in enumerate(turns):
                 # A prompt meets another order in each pass, however many prompts there are.
                 for name in _rotated(names, turn + number_of_pass):
+                    done.at_turn = name
                     at_hand: AbstractContextManager[Contestant] = (
                         nullcontext(opened[name])
                         if keeps_open
@@ -115,12 +120,12 @@ def take_turns(
 
 
 @contextmanager
-def _kept_on_interrupt(done: Answered) -> Iterator[None]:
-    """Ctrl-C in the body is written down, and what was answered until then is kept."""
+def _kept(done: Answered) -> Iterator[None]:
+    """What ends the body is written down, and what was answered until then is kept."""
     try:
         yield
-    except KeyboardInterrupt:
-        done.is_interrupted = True
+    except (KeyboardInterrupt, SsdError) as cause:
+        done.ended_by = cause
 
 
 def _answer(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from engines.errors import BackendError
 from export.build.build import build
 from export.build.options import BuildOptions
 from runtime.bench.dataset.peers import toy
@@ -40,14 +42,18 @@ def options(data: Path, *more: str) -> list[str]:
     return ["bench", "--bundle", bundle, "--dataset", str(data), "--max-tokens", "12", *more]
 
 
-def interrupted_after(monkeypatch: pytest.MonkeyPatch, num_answers: int) -> None:
-    """Ctrl-C in the answer behind so many; those that warm up count."""
+def stopped_after(
+    monkeypatch: pytest.MonkeyPatch,
+    num_answers: int,
+    cause: BaseException | type[BaseException] = KeyboardInterrupt,
+) -> None:
+    """``cause`` in the answer behind so many; those that warm up count."""
     generate, asked = LLM.generate, []
 
     def answer(llm: LLM, *arguments: Any, **named: Any) -> Any:
         asked.append(llm)
         if len(asked) > num_answers:
-            raise KeyboardInterrupt
+            raise cause
         return generate(llm, *arguments, **named)
 
     monkeypatch.setattr(LLM, "generate", answer)
@@ -156,7 +162,7 @@ def test_ctrl_c_keeps_what_was_measured(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    interrupted_after(monkeypatch, num_answers=2 + 3)
+    stopped_after(monkeypatch, 2 + 3)
     page, figures = tmp_path / "report.html", tmp_path / "figures.json"
     more = ("--modes", "sd", "--html", str(page), "--json", str(figures))
     assert main(options(data, *more)) == 130
@@ -169,6 +175,44 @@ def test_ctrl_c_keeps_what_was_measured(
     assert "interrupted after 3 of 6" in page.read_text()
 
 
+def test_a_mode_that_fails_in_the_middle_keeps_what_was_measured(
+    capsys: pytest.CaptureFixture[str], data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped_after(monkeypatch, 2 + 3, BackendError("out of memory"))
+    figures = data.with_name("figures.json")
+    assert main(options(data, "--modes", "sd", "--json", str(figures))) == 2
+    out, err = capsys.readouterr()
+    assert "ar failed: out of memory; after 3 of 6 answers" in out
+    assert err.endswith("ar failed: out of memory; what was measured until then is reported\n")
+    record = json.loads(figures.read_text())["figures"]
+    assert record["failure"] == "ar failed: out of memory"
+    assert [each["line"] for each in record["prompts"]] == [1, 1]
+
+
+def test_a_mode_that_fails_at_once_is_an_error(
+    capsys: pytest.CaptureFixture[str], data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped_after(monkeypatch, 2, BackendError("out of memory"))
+    assert main(options(data, "--modes", "sd", "--quiet")) == 2
+    assert capsys.readouterr() == ("", "error: out of memory\n")
+
+
+def test_a_file_name_that_is_not_utf8_can_be_reported(data: Path) -> None:
+    """The figures were lost after all the work."""
+    odd = data.rename(data.with_name(os.fsdecode(b"\xff\x1b[31m.jsonl")))
+    page, figures = odd.with_name("report.html"), odd.with_name("figures.json")
+    more = ("--modes", "ar", "--limit", "1", "--html", str(page), "--json", str(figures))
+    assert main(options(odd, *more, "--quiet")) == 0
+    assert json.loads(figures.read_text())["figures"]["dataset"] == odd.name
+    assert page.exists()
+
+
+def test_a_data_set_that_links_to_itself_is_an_error(refused, data: Path) -> None:
+    loop = data.with_name("loop.jsonl")
+    loop.symlink_to(loop.name)
+    assert "cannot read --dataset" in refused(options(loop))
+
+
 @pytest.mark.parametrize("num_answers", [1, 3])
 def test_ctrl_c_before_anything_was_measured(
     capsys: pytest.CaptureFixture[str],
@@ -178,7 +222,7 @@ def test_ctrl_c_before_anything_was_measured(
     num_answers: int,
 ) -> None:
     """While it loads, and when only one contestant has answered."""
-    interrupted_after(monkeypatch, num_answers)
+    stopped_after(monkeypatch, num_answers)
     page = tmp_path / "report.html"
     assert main(options(data, "--modes", "sd", "--html", str(page), "--quiet")) == 130
     assert capsys.readouterr() == ("", "interrupted\n")
@@ -217,7 +261,10 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Callable[[list[str]], str]:
         (["--html", "absent/report.html"], "its folder is missing or not writable"),
         (["--json", "absent/figures.json"], "its folder is missing or not writable"),
         (["--peers", "llama.cpp,vllm"], "'vllm' is no peer (choose from llama.cpp, transformers)"),
+        (["--modes", "ar", "--drafters", "model,both"], "--drafters has no effect on ar"),
         (["--peers", ""], "'' is no peer"),
+        (["--peers", "llama.cpp", "--peer-model", "~no-such-user/x.gguf"], "is not there"),
+        (["--peers", "llama.cpp", "--peer-model", "a" * 400], "is not there"),
         (["--peer-model", "x.gguf"], "--peer-model goes with --peers"),
         (["--peer-quantisation", "q8_0"], "--peer-quantisation goes with --peers"),
         (["--peers", "llama.cpp", "--temperature", "1"], "peers answer greedily"),

@@ -13,19 +13,33 @@ from runtime.bench.dataset.peers.api import WEIGHTS_OPTION
 
 def find_weights(bundle: Bundle, given: Path | None) -> Path:
     """A file or folder that is there. Raises UsageError naming the option."""
-    path = _of_bundle(bundle) if given is None else given.expanduser()
-    if not path.exists():
+    if given is None:
+        return _of_bundle(bundle)
+    path = _existing(given)
+    if path is None:
         raise UsageError(
-            f"{WEIGHTS_OPTION} {path} is not there; name a .gguf file or a checkpoint's folder"
+            f"{WEIGHTS_OPTION} {given} is not there; name a .gguf file or a checkpoint's folder"
         )
     return path
 
 
+def _existing(path: Path) -> Path | None:
+    try:
+        expanded = path.expanduser()
+        return expanded if expanded.exists() else None
+    # Too long a name; a zero byte in it; "~" of a user that is none.
+    except (OSError, ValueError, RuntimeError):
+        return None
+
+
 def _of_bundle(bundle: Bundle) -> Path:
     """What its build command calls the target: a path, or a name in the cache of checkpoints."""
-    words = shlex.split(bundle.manifest.rebuild)
+    try:
+        words = shlex.split(bundle.manifest.rebuild)
+    except ValueError:  # a quote that nobody closed: the manifest is a file that anyone may edit
+        words = []
     name = words[words.index("--target") + 1] if "--target" in words[:-1] else ""
-    if name and (path := Path(name).expanduser()).exists():
+    if name and (path := _existing(Path(name))) is not None:
         return path
     kept = sorted((cache_dir() / name).glob("*.gguf")) if name and "/" not in name else []
     if len(kept) == 1:

@@ -30,7 +30,9 @@ def sample(
     hits: Sequence[bool | None] = (),
     mode: str = "ssd",
 ) -> Sample:
-    """``blocks``: (tokens, drafted, accepted), one every tenth of a second."""
+    """``blocks``: (tokens, drafted, accepted), one every tenth of a second; else all in one."""
+    if tokens and not blocks:
+        blocks = [(len(tokens), 0, 0)]
     known = [*hits, *[None] * (len(blocks) - len(hits))]
     found = tuple(
         Block(100 + 0.1 * (i + 1), *block, known[i], mode) for i, block in enumerate(blocks)
@@ -157,7 +159,9 @@ def test_prompts_without_a_token_have_no_ratio() -> None:
     (nothing,) = by_category(ITEMS[:1], {"ar": plain[:1], "sd": plain[:1]})
     assert nothing.contestants[1].ratio is None
     assert nothing.contestants[1].median_ratio is None
-    assert "sd: lowest speed-up -" in figures_of((nothing,)).as_text()
+    assert "lowest speed-up" not in figures_of((nothing,)).as_text()
+    mixed = figures_of(by_category(ITEMS[:2], {"ar": plain[:2], "sd": plain[:2]}))
+    assert "sd: lowest speed-up 1.000 (-), in rag" in mixed.as_text(), "qa has none"
 
 
 def test_names_of_vllm_are_those_of_its_readers() -> None:
@@ -168,7 +172,7 @@ def test_names_of_vllm_are_those_of_its_readers() -> None:
     assert record["spec_decode_acceptance_rate"] == 75.0
     assert record["spec_decode_acceptance_length"] == 4, "of the round that had drafts"
     assert record["spec_decode_num_drafts"] == 1
-    assert record["output_throughput"] == 5.0
+    assert record["output_throughput"] == pytest.approx(5 / 0.2), "from the request on"
     assert record["median_ttft_ms"] == pytest.approx(100)
     assert {"p99_itl_ms", "mean_tpot_ms", "completed"} <= set(record)
     plain = by_category(ITEMS[:1], {"ar": once([sample([1], 1.0, [(1, 0, 0)])])})[0].contestants[0]
@@ -194,3 +198,31 @@ def test_a_listener_keeps_what_rounds_gave() -> None:
     (block,) = listener.blocks
     assert (block.num_tokens, block.num_drafted, block.accepted) == (3, 4, 2)
     assert (block.hit, block.mode) == (True, "ssd")
+
+
+@pytest.mark.parametrize(
+    ("num_emitted", "expected"), [(2, (2, 2)), (3, (3, 3)), (4, (4, 3))], ids=str
+)
+def test_drafts_behind_the_end_of_a_text_are_not_counted(num_emitted, expected) -> None:
+    """Of 4 drafts 3 were accepted; the text ended with the second, the third, or the bonus."""
+    listener = Listener()
+    row = RowReport(0, ProposalKind.JIT, 4, 3, None, num_emitted=num_emitted)
+    listener(RoundReport(1, (row,), RoundPlan("sd", 4, 6)))
+    (block,) = listener.blocks
+    assert (block.num_drafted, block.accepted) == expected
+
+
+def test_the_token_that_ends_a_text_is_a_token_of_its_time() -> None:
+    """Its round is timed: without it each of the others looked slower, a short text's most."""
+    ended = sample(range(4), 0.5, [(1, 0, 0)] * 5, mode="ar")
+    (found,) = by_category(ITEMS[:1], {"ar": once([ended])})[0].contestants
+    assert found.tpot_ms.p50 == pytest.approx(100)
+    assert found.tokens_s == 10.0
+    assert found.num_tokens == 5
+
+
+def test_a_failure_is_said_in_the_place_of_an_interruption() -> None:
+    found = by_category(ITEMS, {"ar": once([sample([1, 2], 1.0) for _ in ITEMS])})
+    report = figures_of(found, num_planned=12, num_done=7, failure="sd failed: out of memory")
+    assert "sd failed: out of memory; after 7 of 12 answers" in report.as_text()
+    assert not report.is_interrupted

@@ -9,6 +9,7 @@ from functools import partial
 
 import pytest
 
+from engines.errors import BackendError
 from runtime.bench.dataset.contestant import Block, Contestant, Sample
 from runtime.bench.dataset.items import Item
 from runtime.bench.dataset.turns import (
@@ -91,7 +92,7 @@ def test_prompt_by_prompt_and_each_begins_at_times() -> None:
     assert [done.facts[name].note for name in NAMES] == [None, "sd could not", None]
     assert done.facts["ar"].description == "ar on a thread"
     assert done.places == [0, 1, 2, 3]
-    assert not done.is_interrupted
+    assert done.ended_by is None
     assert ticks == list(range(1, 13))
 
 
@@ -139,14 +140,18 @@ def test_a_prompt_meets_another_order_in_each_pass() -> None:
     assert ticks == list(range(1, 17))
 
 
+@pytest.mark.parametrize("cause", [KeyboardInterrupt(), BackendError("out of memory")])
 @pytest.mark.parametrize("keeps_open", [False, True])
-def test_ctrl_c_keeps_what_was_answered(keeps_open: bool) -> None:
+def test_what_ends_it_early_keeps_what_was_answered(
+    keeps_open: bool, cause: KeyboardInterrupt | BackendError
+) -> None:
+    """A mode that failed in the middle took the others' answers with it."""
     log: list[tuple[str, object]] = []
 
     class Impatient(Fake):
         def answer(self, prompt: Sequence[int], max_tokens: int) -> Sample:
             if self.name == "ssd" and prompt[0] == 2 and max_tokens != WARM_UP_TOKENS:
-                raise KeyboardInterrupt
+                raise cause
             return super().answer(prompt, max_tokens)
 
     @contextmanager
@@ -163,7 +168,7 @@ def test_ctrl_c_keeps_what_was_answered(keeps_open: bool) -> None:
     blocks = single_prompts(ITEMS) if keeps_open else whole_categories(ITEMS)
     openers = {name: partial(open_one, name, log) for name in NAMES}
     done = take_turns(openers, PROMPTS, blocks, 20, show, keeps_open=keeps_open)
-    assert done.is_interrupted
+    assert (done.ended_by, done.at_turn) == (cause, "ssd")
     assert done.places == ([0, 1] if keeps_open else [0])
     assert {name for name, what in log if what == "close"} == set(NAMES)
     assert done.facts["ssd"].description == "ssd on a thread"
