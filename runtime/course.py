@@ -282,4 +282,5 @@ def _report(
         draft_s=spent[mail.DRAFT_S],
         exposed_s=spent[mail.EXPOSED_S],
         is_steady=flight.is_steady,
+        span=int(ended[mail.SPAN]),
     )

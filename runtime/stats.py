@@ -12,7 +12,7 @@ from runtime.workers.mailbox import Kind
 
 PREPARING = "ssd"
 """The mode in which outcomes are prepared, and so hit or missed."""
-NO_FIGURES = (0.0,) * (mail.VERIFY_S + 1)
+NO_FIGURES = (0.0,) * mail.NUM_FIGURES
 """A reading of the mailbox's figures before anything has run."""
 
 

@@ -64,7 +64,7 @@ class Exchange(Readings):
         self.draft_figures: Buffer = host_readable(
             there, "draft figures", (mail.NUM_DRAFT_FIGURES,), "float64"
         )
-        self.figures: Buffer = host_readable(here, "figures", (mail.VERIFY_S + 1,), "float64")
+        self.figures: Buffer = host_readable(here, "figures", (mail.NUM_FIGURES,), "float64")
         self.readers: list[Callable[[int, Rows], None]] = []
         """Those at the draft's side whom the readings of rounds with a verdict concern; told its
         number, too."""

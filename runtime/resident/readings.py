@@ -73,7 +73,7 @@ class Readings:
                 host_readable(
                     device, f"reading {i}", (num_rows, self.rank_at + NUM_EXTRA), "int64"
                 ),
-                host_readable(device, f"figures of reading {i}", (mail.VERIFY_S + 1,), "float64"),
+                host_readable(device, f"figures of reading {i}", (mail.NUM_FIGURES,), "float64"),
             )
             for i in range(NUM_READINGS)
         )

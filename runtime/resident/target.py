@@ -162,7 +162,7 @@ class ResidentTarget:
             figures.array[: mail.NUM_DRAFT_FIGURES] = self.mailbox.draft_figures.array
         now = perf_counter()
         self._verify_s += now - started
-        figures.array[mail.STARTED_AT :] = started, now, self._verify_s
+        figures.array[mail.STARTED_AT : mail.SPAN] = started, now, self._verify_s
 
     def score(self, place: int = 0) -> None:
         """Enqueue that the logits of the rows that ask for log-probabilities come to the host."""

@@ -83,6 +83,8 @@ class RoundReport:
     verify_s   seconds of it in which the target verified
     draft_s    seconds the draft worked for what this round verified
     exposed_s  those of them that the target waited for
+    span       rows of each cache that the verification was given, where that is known: more of them
+               take longer
     """
 
     number: int
@@ -93,6 +95,7 @@ class RoundReport:
     draft_s: float = 0.0
     exposed_s: float = 0.0
     is_steady: bool = True
+    span: int = 0
 
 
 class Outlook(NamedTuple):

@@ -63,8 +63,11 @@ _SOURCES = {
     Kind.OVERRULED: ProposalKind.LOOKUP,
 }
 
-DRAFT_S, EXPOSED_S, PREDICTED_HITS, NUM_PREDICTED, STARTED_AT, DECIDED_AT, VERIFY_S = range(7)
-"""Columns of the figures, all but two of them sums since the start:
+NUM_FIGURES = 8
+DRAFT_S, EXPOSED_S, PREDICTED_HITS, NUM_PREDICTED, STARTED_AT, DECIDED_AT, VERIFY_S, SPAN = range(
+    NUM_FIGURES
+)
+"""Columns of the figures, all but three of them sums since the start:
 
 DRAFT_S         seconds the draft worked
 EXPOSED_S       those of them that the target waited for
@@ -73,6 +76,7 @@ NUM_PREDICTED   how many predictions that was
 STARTED_AT      ``perf_counter`` when the last verification began, and
 DECIDED_AT      when it was judged
 VERIFY_S        seconds the target verified
+SPAN            rows of each slot's cache that the last verification was given; 0: unknown
 """
 NUM_DRAFT_FIGURES = 4
 
@@ -108,11 +112,11 @@ class Mailbox:
         )
         self.outcomes: Buffer = device.allocate("outcomes", (num_rows, self.rank_at), integer)
         self.draft_figures: Buffer = device.allocate("draft figures", (NUM_DRAFT_FIGURES,), real)
-        self.figures: Buffer = device.allocate("figures", (VERIFY_S + 1,), real)
+        self.figures: Buffer = device.allocate("figures", (NUM_FIGURES,), real)
         self.readings: tuple[tuple[Buffer, Buffer], ...] = tuple(
             (
                 device.allocate(f"reading {place}", (num_rows, self.rank_at + 1), integer),
-                device.allocate(f"figures of reading {place}", (VERIFY_S + 1,), real),
+                device.allocate(f"figures of reading {place}", (NUM_FIGURES,), real),
             )
             for place in range(NUM_READINGS)
         )

@@ -71,7 +71,7 @@ class TargetWorker:
         self._pending = [0] * size  # the text's last token: it has no cache row yet
         self._limits = [0] * size
         self._running = [False] * size
-        self._figures = [0.0] * (mail.VERIFY_S + 1)
+        self._figures = [0.0] * mail.NUM_FIGURES
         self._num_rows = 0
         self._nothing = [0] * mailbox.proposals.shape[1]  # proposed by nobody, so to nobody
         self._judged: list[int] = []
@@ -309,6 +309,8 @@ class TargetWorker:
         figures[mail.STARTED_AT] = started
         figures[mail.DECIDED_AT] = now
         figures[mail.VERIFY_S] += now - started
+        if self._step is not None:
+            figures[mail.SPAN] = self._step.mask.shape[-1]
         self.mailbox.readings[place][1].array[:] = figures
 
 

@@ -24,6 +24,7 @@ class Ride:
     seconds: list[float] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     plans: list[RoundPlan] = field(default_factory=list)
+    weights: list[float] = field(default_factory=list)  # of plain decoding, in ``plain_s``
 
     @property
     def modes(self) -> list[str]:
@@ -31,8 +32,9 @@ class Ride:
 
     def against_plain(self, first: int = 0, last: int | None = None) -> float:
         """Throughput of the rounds [first, last), in that of plain decoding."""
-        tokens, seconds = self.tokens[first:last], self.seconds[first:last]
-        return sum(tokens) * self.plain_s / sum(seconds)
+        took = zip(self.tokens[first:last], self.weights[first:last], strict=True)
+        plain_s = self.plain_s * sum(num * weight for num, weight in took)
+        return plain_s / sum(self.seconds[first:last])
 
 
 @dataclass
@@ -60,6 +62,7 @@ class ScriptedPair:
         rounds_behind: int = 1,
         slow_behind: float = 1.0,
         slow: Callable[[int], float] = lambda _: 1.0,
+        span: Callable[[int], tuple[int, float]] = lambda _: (0, 1.0),
         match: Callable[[int], int] | None = None,
         copied: float = 0.0,
         texts: Iterable[tuple[int, int]] = (),
@@ -68,11 +71,13 @@ class ScriptedPair:
         """Reports come ``lag`` rounds late. After plain rounds the draft is ``rounds_behind``
         rounds behind, which take ``slow_behind`` times as long; where ``texts`` are given, pairs of
         (tokens of the prompt, tokens to emit), it is a round for each 64 tokens behind. ``slow``:
-        all calls of that round are. Without ``match`` nothing is looked up."""
+        all calls of that round are. ``span(round)``: the rows that calls are given, and how much
+        longer these make calls and plain decoding. Without ``match`` nothing is looked up."""
         self.times = times
         self.accept, self.hit, self.slow = accept, hit, slow
         self.match, self.copied = match, copied
         self.batch, self.lag = batch, lag
+        self.span = span
         self.rounds_behind, self.slow_behind = rounds_behind, slow_behind
         self.random = np.random.default_rng(seed)
         self.late: deque[RoundReport] = deque()
@@ -81,6 +86,7 @@ class ScriptedPair:
         self.hits: list[bool | None] = [None] * batch
         self.number = 0
         self.is_timed = True
+        self.weight = 1.0
         self.num_read = 0  # tokens that the draft has read, prompts and texts
         self._texts = iter(texts)
         self._rows: list[Text] | None = None
@@ -98,6 +104,7 @@ class ScriptedPair:
             ride.seconds.append(self.seconds)
             ride.tokens.append(sum(row.num_emitted for row in report.rows))
             ride.plans.append(plan)
+            ride.weights.append(self.weight)
         return ride
 
     def _begin_texts(self, policy: Policy) -> None:
@@ -143,7 +150,8 @@ class ScriptedPair:
         self.behind -= is_behind
         ran = PLAIN if is_behind else plan
         rows = tuple(self._row(index, ran, is_behind) for index in range(self.batch))
-        slow = self.slow(self.number) * (self.slow_behind if is_behind else 1.0)
+        span, self.weight = self.span(self.number)
+        slow = self.weight * self.slow(self.number) * (self.slow_behind if is_behind else 1.0)
         verify_s, draft_s, exposed_s = (slow * each for each in self._seconds(ran, rows))
         self.hits = [
             bool(self.random.random() < self.hit(self.number)) if ran.mode == "ssd" else None
@@ -156,7 +164,7 @@ class ScriptedPair:
         seconds = self.seconds if self.is_timed else None
         self.is_timed = True
         return RoundReport(
-            self.number, rows, plan, seconds, verify_s, draft_s, exposed_s, is_steady
+            self.number, rows, plan, seconds, verify_s, draft_s, exposed_s, is_steady, span
         )
 
     def _row(self, index: int, ran: RoundPlan, is_behind: bool) -> RowReport:

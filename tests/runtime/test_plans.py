@@ -246,6 +246,18 @@ def test_seconds_are_told_of_rounds_that_follow_each_other_alone() -> None:
     assert all(report.verify_s > 0 for report in policy.reports if report.rows)
 
 
+def test_a_report_says_how_many_cache_rows_a_verification_was_given() -> None:
+    """The controller took what long texts cost for a machine that had become slow."""
+    pair, policy = scripted_pair([PLAIN, SSD, SD], SeededDevice(eager), once=False)
+    lengths = pair.target_session.manifest.lengths
+    for num_prompt in (2, 300, 2):
+        pair.generate([[1] * num_prompt], [GREEDY], max_tokens=20)
+    pair.device.close()
+    spans = [report.span for report in policy.reports if report.rows]
+    assert set(spans) <= set(lengths)
+    assert spans[0] == spans[-1] == lengths[0] < 320 <= max(spans)
+
+
 @pytest.mark.parametrize(
     ("plan", "words"),
     [

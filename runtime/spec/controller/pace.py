@@ -5,8 +5,13 @@ call that was measured wrongly, or runs otherwise between calls of another engin
 in one kind of round only. So each engine's times carry two factors, one for all kinds and one for
 each (``choices.kind_of``). Both follow what is seen over some tens of rounds. A kind's first rounds
 weigh more: calibration counts as one round, and what was seen before rounds of another kind as
-RETURNED. A drift of plain rounds is taken for everybody's: texts that grow longer make each call
-slower, and taking a part of it for plain decoding's own made speculation look good on long texts.
+RETURNED. A drift of plain rounds is taken for everybody's.
+
+Long texts make each call slower, in steps: a call pays for every cache row it is given, its *span*.
+That is no drift either. A third factor belongs to the span, and what is a kind's own is known by
+span. While all of it was taken for drift, the first drafts behind a change from long texts to short
+ones were timed against plain rounds of the long ones, and looked like gains for many texts.
+
 No round counts for far more than was expected: the system's hiccups, a tenth of all rounds beside
 other programs, are not the machine's pace. What a round takes beyond its engines (the host,
 hand-overs) is added by kind.
@@ -15,10 +20,11 @@ hand-overs) is added by kind.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from runtime.spec.controller.choices import kind_of, preparing_s
-from runtime.spec.cost import CallTimes, PairTimes
+from runtime.spec.cost import PairTimes
+from runtime.spec.cost.times import Scaled
 from runtime.spec.drafter import Drafter
 from runtime.spec.fallback import ProposalKind
 from runtime.spec.plan import PLAIN, RoundPlan, RoundReport
@@ -28,6 +34,8 @@ FOLLOW, SHARED = 1 / 8, 3 / 4
 taken for every kind's."""
 RETURNED = 2
 """Rounds that what was seen of a kind counts for, where another one ran meanwhile."""
+NEW_SPAN = 8
+"""Rounds of a span that was not seen before which teach what it costs, and nothing else."""
 OUTLIER, HICCUP = 2.0, 1.25
 """A kind's first rounds count as so far from what was expected at most, later ones as so far."""
 LOOKUPS = kind_of(RoundPlan("sd", drafter=Drafter.LOOKUP))
@@ -43,6 +51,7 @@ class Pace:
         self._target, self._draft = _Factors(), _Factors()
         self._gaps: dict[str, float] = {}
         self._least_gap_s = max(GAP_S, prior.exchange_s)
+        self._span = 0
         self._prepared = PLAIN  # how the outcomes of the next round were prepared, if that is known
 
     def times(self, kind: str) -> PairTimes:
@@ -73,6 +82,8 @@ class Pace:
         a draft that had to catch up says nothing."""
         plan, rows, prepared = report.plan, report.rows, self._prepared
         self._prepared = PLAIN
+        if self._has_moved(report.span):
+            return  # the caches were laid out anew in that round
         is_alone = report.is_steady or report.seconds is None  # nothing was read beside it
         if report.verify_s <= 0 or not is_alone or any(row.is_behind for row in rows):
             return
@@ -83,6 +94,16 @@ class Pace:
             self._see_speculation(report, kind, prepared, batch, is_cut=is_cut)
         if report.seconds is not None and report.is_steady:
             self.see_gap(kind, report.seconds - report.verify_s - report.exposed_s)
+
+    def _has_moved(self, span: int) -> bool:
+        """Whether calls are given another number of cache rows than before. All times are of the
+        last one's from then on."""
+        if span in (0, self._span):
+            return False
+        is_first, self._span = not self._span, span
+        for factors in (self._target, self._draft):
+            factors.move(span, is_first=is_first)
+        return not is_first
 
     def _plain_verify_s(self, batch: int) -> float:
         return self._target.of("ar") * self._prior.target.seconds(batch, 1)
@@ -131,45 +152,56 @@ class _Factors:
 
     def __init__(self) -> None:
         self._shared = 1.0
-        self._own: dict[str, float] = {}
+        self._span = 0
+        self._of_span = {0: 1.0}
+        self._num_new = 0  # rounds that are to teach this span's factor yet
+        self._own: dict[tuple[str, int], float] = {}
+        self._latest_own: dict[str, float] = {}  # whatever the span
         self._num_seen: Counter[str] = Counter()
         self._last = ""
 
     def of(self, kind: str) -> float:
-        return self._shared * self._own_of(kind)
+        return self._shared * self._of_span[self._span] * self._own_of(kind)
 
     def _own_of(self, kind: str) -> float:
         """Lookups that find nothing are plain rounds: until they are seen they are as those."""
-        known = self._own.get(kind)
+        known = self._own.get((kind, self._span), self._latest_own.get(kind))
         if known is None and kind == LOOKUPS:
-            known = self._own.get("ar")
+            known = self._own_of("ar")
         return 1.0 if known is None else known
 
+    def move(self, span: int, *, is_first: bool) -> None:
+        """Calls are given so many rows from now on. A span that was never seen is as the one before
+        until it is; the first one's factor is 1, for what it differs from calibration is for the
+        kinds to find out."""
+        if span not in self._of_span:
+            self._of_span[span] = self._of_span[self._span]
+            self._num_new = 0 if is_first else NEW_SPAN
+        self._span, self._last = span, ""
+
     def see(self, kind: str, expected_s: float, seconds: float) -> None:
+        ratio = seconds / max(expected_s, 1e-9)
+        if self._num_new:
+            weight = 1 / (1 + NEW_SPAN - self._num_new)
+            self._of_span[self._span] *= _within(OUTLIER, ratio) ** weight
+            self._num_new -= 1
+            return
         if kind != self._last:
             # What was taken for every kind's meanwhile may have been the other one's alone.
             self._num_seen[kind] = min(self._num_seen[kind], RETURNED)
             self._last = kind
         self._num_seen[kind] += 1
         weight = max(FOLLOW, 1 / (1 + self._num_seen[kind]))
-        most = HICCUP if weight == FOLLOW else OUTLIER
-        ratio = min(most, max(1 / most, seconds / max(expected_s, 1e-9)))
+        ratio = _within(HICCUP if weight == FOLLOW else OUTLIER, ratio)
         # A kind's first rounds show how it differs; later, all of it drifts together.
         shared = 0.0
         if weight == FOLLOW:
             shared = 1.0 if kind == "ar" else SHARED
             self._shared *= ratio ** (weight * shared)
         if shared < 1.0:
-            self._own[kind] = self._own_of(kind) * ratio ** (weight * (1 - shared))
+            own = self._own_of(kind) * ratio ** (weight * (1 - shared))
+            self._own[kind, self._span] = self._latest_own[kind] = own
 
 
-@dataclass(frozen=True, slots=True)
-class Scaled:
-    """``CallTimes`` times a factor."""
-
-    times: CallTimes
-    factor: float
-
-    def seconds(self, rows: int, tokens: int) -> float:
-        """Of a call of so many rows, and so many tokens a row."""
-        return self.factor * self.times.seconds(rows, tokens)
+def _within(most: float, ratio: float) -> float:
+    return min(most, max(1 / most, ratio))

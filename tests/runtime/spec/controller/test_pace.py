@@ -64,6 +64,65 @@ def test_what_slowed_one_mode_alone_is_soon_seen_not_to_be_the_others() -> None:
     assert pace.times("ar").target.seconds(1, 1) < 0.0135
 
 
+def rounds(pace: Pace, mode: str, span: int, seconds: float, num_rounds: int) -> None:
+    """Steady ones that verify one token (``ar``) or draft one in a millisecond and verify two."""
+    plan = RoundPlan("ar") if mode == "ar" else RoundPlan(mode, 1)
+    rows = (RowReport(0, ProposalKind.JIT, plan.num_draft, 0, None, 1),)
+    for number in range(num_rounds):
+        draft_s = 0.001 * plan.num_draft
+        pace.see(
+            RoundReport(
+                number, rows, plan, seconds + draft_s, seconds, draft_s, draft_s, span=span
+            ),
+            1,
+        )
+
+
+def test_drafts_behind_a_change_from_long_texts_to_short_ones_are_not_a_gain() -> None:
+    """They were timed against plain rounds of the long ones."""
+    pace = Pace(PRIOR)
+    rounds(pace, "ar", 128, 0.010, 40)
+    rounds(pace, "sd", 128, 0.011, 40)
+    rounds(pace, "ar", 1024, 0.018, 60)
+    rounds(pace, "sd", 128, 0.011, 8)
+    assert pace.times("ar").target.seconds(1, 1) == pytest.approx(0.010, rel=0.03)
+    assert pace.times("sd").target.seconds(1, 2) == pytest.approx(0.011, rel=0.03)
+    rounds(pace, "ar", 1024, 0.018, 2)
+    assert pace.times("ar").target.seconds(1, 1) == pytest.approx(0.018, rel=0.03)
+
+
+def test_longer_texts_slow_every_mode_at_once() -> None:
+    pace = Pace(PRIOR)
+    rounds(pace, "ar", 128, 0.010, 40)
+    before_s = pace.times("sd").target.seconds(1, 2)
+    rounds(pace, "ar", 1024, 0.018, 9)
+    assert pace.times("ar").target.seconds(1, 1) == pytest.approx(0.018, rel=0.03)
+    assert pace.times("sd").target.seconds(1, 2) == pytest.approx(1.8 * before_s, rel=0.03)
+
+
+def test_what_a_mode_takes_on_long_texts_alone_is_not_held_against_it_on_short_ones() -> None:
+    """Wider calls cost more the more cache rows there are."""
+    pace = Pace(PRIOR)
+    for _ in range(3):
+        rounds(pace, "ar", 128, 0.010, 30)
+        rounds(pace, "sd", 128, 0.011, 30)
+        rounds(pace, "ar", 1024, 0.018, 30)
+        rounds(pace, "sd", 1024, 0.026, 30)
+    rounds(pace, "ar", 128, 0.010, 8)
+    assert pace.times("sd").target.seconds(1, 2) == pytest.approx(0.011, rel=0.05)
+    rounds(pace, "ar", 1024, 0.018, 8)
+    assert pace.times("sd").target.seconds(1, 2) == pytest.approx(0.026, rel=0.05)
+
+
+def test_the_round_that_lays_the_caches_out_anew_says_nothing() -> None:
+    pace = Pace(PRIOR)
+    rounds(pace, "ar", 128, 0.010, 40)
+    rounds(pace, "ar", 256, 0.100, 1)
+    assert pace.times("ar").target.seconds(1, 1) == pytest.approx(0.010, rel=0.001)
+    rounds(pace, "ar", 256, 0.012, 1)
+    assert pace.times("ar").target.seconds(1, 1) == pytest.approx(0.012, rel=0.001)
+
+
 def test_one_hiccup_is_not_the_machines_pace() -> None:
     pace = Pace(PRIOR)
     settle(pace, "ar", 0.010, 20)
