@@ -15,11 +15,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
-from typing import Any, Unpack
+from typing import Any, Self, Unpack
 
 from engines.errors import SsdError, UsageError
 from runtime.completion import Completion, Delta
@@ -78,11 +78,7 @@ class AsyncLLM:
         """Begin to continue a prompt: an iterator over what becomes certain, tokens and
         log-probabilities too. Raises as ``LLM.generate`` does, at once for what is wrong with the
         request; never waits for a free place."""
-        channel = _Channel(self._loop)
-        channel.job = self._loop.submit(
-            prompt, params, options, on_delta=channel.put, on_end=channel.end
-        )
-        return AsyncDeltas(channel)
+        return AsyncDeltas(self._begin(prompt, params, options))
 
     def stream(
         self,
@@ -91,7 +87,7 @@ class AsyncLLM:
         **options: Unpack[GenerateOptions],
     ) -> AsyncTextStream:
         """Begin to continue a prompt: an iterator over the pieces of its text."""
-        return AsyncTextStream(self.deltas(prompt, params, **options))
+        return AsyncTextStream(self._begin(prompt, params, options))
 
     async def generate(
         self,
@@ -121,14 +117,12 @@ class AsyncLLM:
         **options: Unpack[GenerateOptions],
     ) -> list[Completion]:
         """``n`` answers to one prompt; see ``LLM.choices``."""
-        begun: list[AsyncDeltas] = []
-        try:
-            for each in choice_params(params, n):
-                begun.append(self.deltas(prompt, each, **options))  # noqa: PERF401 - see finally
+        async with AsyncExitStack() as stack:
+            begun = [
+                await stack.enter_async_context(self.deltas(prompt, each, **options))
+                for each in choice_params(params, n)
+            ]
             return [await deltas.finished() for deltas in begun]
-        finally:
-            for deltas in begun:
-                deltas.cancel()
 
     def close(self, *, drain_s: float | None = None) -> None:
         """Refuse new requests, let those that there are go on for ``drain_s`` seconds (None: not
@@ -140,6 +134,13 @@ class AsyncLLM:
     async def aclose(self, *, drain_s: float | None = None) -> None:
         """``close``, while other tasks go on."""
         await asyncio.to_thread(self.close, drain_s=drain_s)
+
+    def _begin(self, prompt: Prompt, params: SamplingParams, options: GenerateOptions) -> _Channel:
+        channel = _Channel(self._loop)
+        channel.job = self._loop.submit(
+            prompt, params, options, on_delta=channel.put, on_end=channel.end
+        )
+        return channel
 
     async def __aenter__(self) -> AsyncLLM:
         return self
@@ -153,9 +154,9 @@ class AsyncLLM:
         await self.aclose()
 
 
-class AsyncDeltas:
-    """An iterator over the deltas of one text, for one reader. Used up, ``completion`` tells the
-    rest. Closing it early, leaving its ``async with`` or forgetting it cancels the request."""
+class _Reader:
+    """One text that comes, for one reader. Used up, ``completion`` tells the rest. Closing it
+    early, leaving its ``async with`` or forgetting it cancels the request."""
 
     def __init__(self, channel: _Channel) -> None:
         self._channel = channel
@@ -174,12 +175,6 @@ class AsyncDeltas:
         """Want no more of it, from any thread: the iteration ends with what there is."""
         self._channel.cancel()
 
-    async def finished(self) -> Completion:
-        """Wait for the end, without looking at the rest of the deltas."""
-        async for _ in self:
-            pass
-        return self.completion
-
     async def aclose(self) -> None:
         """Cancel, and wait until the request's place is free; where another task reads, that one
         waits."""
@@ -188,17 +183,14 @@ class AsyncDeltas:
             while True:
                 await self._channel.get()
 
-    def __aiter__(self) -> AsyncIterator[Delta]:
-        return self
-
-    async def __anext__(self) -> Delta:
+    async def _next(self) -> Delta:
         try:
             return await self._channel.get()
         except asyncio.CancelledError:
             self.cancel()
             raise
 
-    async def __aenter__(self) -> AsyncDeltas:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
@@ -213,43 +205,32 @@ class AsyncDeltas:
         self._channel.cancel()
 
 
-class AsyncTextStream:
-    """An iterator over the pieces of one text, each final; else as ``AsyncDeltas``."""
+class AsyncDeltas(_Reader):
+    """An iterator over the deltas of one text."""
 
-    def __init__(self, deltas: AsyncDeltas) -> None:
-        self._deltas = deltas
+    async def finished(self) -> Completion:
+        """Wait for the end, without looking at the rest of the deltas."""
+        async for _ in self:
+            pass
+        return self.completion
 
-    @property
-    def completion(self) -> Completion:
-        """Raises UsageError while the text goes on, and what stopped it if something did."""
-        return self._deltas.completion
+    def __aiter__(self) -> AsyncIterator[Delta]:
+        return self
 
-    def cancel(self) -> None:
-        """Want no more of it, from any thread: the iteration ends with what there is."""
-        self._deltas.cancel()
+    async def __anext__(self) -> Delta:
+        return await self._next()
 
-    async def aclose(self) -> None:
-        """Cancel, and wait until the request's place is free."""
-        await self._deltas.aclose()
+
+class AsyncTextStream(_Reader):
+    """An iterator over the pieces of one text, each final."""
 
     def __aiter__(self) -> AsyncIterator[str]:
         return self
 
     async def __anext__(self) -> str:
-        while not (piece := (await self._deltas.__anext__()).text):
+        while not (piece := (await self._next()).text):
             pass
         return piece
-
-    async def __aenter__(self) -> AsyncTextStream:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.cancel()
 
 
 class _Channel:

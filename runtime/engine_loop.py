@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from functools import partial
 from threading import TIMEOUT_MAX, Condition, Thread, current_thread
 from time import monotonic
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from engines.errors import BackendError, SsdError, UsageError
@@ -191,14 +190,3 @@ class EngineLoop:
             job.on_end(self._llm.completion_of(job.answer) if error is None else error)
         except Exception:  # the others have to go on
             _LOG.exception("a listener of the engine loop failed")
-
-    def __enter__(self) -> EngineLoop:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

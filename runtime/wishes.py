@@ -85,8 +85,8 @@ def read_fallback(name: str) -> Fallback | None:
 def read_saguaro(value: float | str, verify: str) -> float | None:
     """None for ``auto``."""
     is_auto = isinstance(value, str) and value == AUTO
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_auto and not (is_number and 0 <= value <= 1):  # type: ignore[operator]
+    is_share = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
+    if not is_auto and not is_share:
         raise UsageError(f"saguaro is {value!r}, expected a number from 0 to 1, or {AUTO!r}")
     if value != 1 and verify == "coupled":
         raise UsageError(

@@ -8,6 +8,7 @@ import math
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -231,7 +232,7 @@ def test_a_listener_that_fails_harms_its_own_request_alone() -> None:
         def fail(_delta: Delta) -> None:
             raise StopIteration
 
-        with EngineLoop(llm) as loop:
+        with closing(EngineLoop(llm)) as loop:
             for name, listen in (("bad", fail), ("good", lambda _delta: None)):
                 loop.submit(
                     prompt_of(1),
