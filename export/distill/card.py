@@ -19,6 +19,9 @@ def text(name: str, spec: ModelSpec, facts: Facts) -> str:
 
 def _head(name: str, spec: ModelSpec, facts: Facts) -> str:
     layers = ", ".join(map(str, facts.layers))
+    start = f"started from the target's layers {layers} (counted from 0)"
+    if facts.start is not None:
+        start = f"trained further from the draft {facts.start}"
     wide = facts.target_spec.hidden_size
     width = (
         f"of the target's width ({wide})"
@@ -35,7 +38,7 @@ def _head(name: str, spec: ModelSpec, facts: Facts) -> str:
 A draft for {facts.origin.name}: what that model is likely to say next, guessed at a part of its
 cost.
 
-- {spec.num_layers} layers {width}, started from the target's layers {layers} (counted from 0).
+- {spec.num_layers} layers {width}, {start}.
 - Proposes {spec.draft_vocab_size:,} of the target's {spec.vocab_size:,} ids. `d2t` maps them:
   target id = draft id + d2t[draft id].
 - {embedding} that target only,

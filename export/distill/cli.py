@@ -58,6 +58,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"target ids that the draft can propose (default {DEFAULT_VOCAB}, or all)",
     )
 
+    option(
+        "--start-from",
+        metavar="DRAFT",
+        help="go on from an earlier draft of this target, as it is; give text that it has not "
+        "seen, or the held-out figures look too good",
+    )
+
     option = add("text to learn from").add_argument
     option(
         "--data",
@@ -144,6 +151,7 @@ def run(args: argparse.Namespace) -> int:
         soft=args.labels == LABELS[0],
         layers=tuple(args.from_layers),
         num_layers=args.layers,
+        start=args.start_from,
         width=args.width,
         draft_vocab_size=args.vocab,
         device=args.device,

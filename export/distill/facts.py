@@ -41,13 +41,14 @@ class Facts:
 
     origin: Origin
     data: Data
-    layers: tuple[int, ...]  # of the target, that the draft started from
+    layers: tuple[int, ...]  # of the target, that the draft started from; () where ``start`` is
     target_spec: ModelSpec
     soft: bool
     progress: Progress
     is_early: bool  # training stopped because held-out acceptance no longer rose
     figures: Figures  # on held-out text
     command: str
+    start: str | None = None  # the earlier draft that it was trained further from
     evaluated_on: str | None = None
     evaluation: Mapping[str, Acceptance] | None = None
 

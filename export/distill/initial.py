@@ -1,7 +1,9 @@
-"""The draft that training starts from: some of the target's layers, whole or narrowed."""
+"""The draft that training starts from: some of the target's layers, whole or narrowed, or a draft
+that was trained earlier."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -9,6 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from engines.errors import UsageError
+from export.checkpoint.api import Checkpoint
 from export.checkpoint.weights import EMBEDDING, HEAD
 from export.distill.corpus import Sample, collate
 from export.distill.llama import Llama
@@ -57,6 +61,42 @@ def initial_draft(target: Llama, layers: Sequence[int], ids: npt.NDArray[np.int6
         embeddings_from_target=True,
     )
     return _made_trainable(Llama(spec, {EMBEDDING: target.weights[EMBEDDING].float(), **trainable}))
+
+
+def earlier_draft(
+    start: Checkpoint, target: Llama, fingerprint: str
+) -> tuple[Llama, npt.NDArray[np.int64]]:
+    """A draft that was trained for this target, of that ``fingerprint``, to go on from, and the
+    target ids that it proposes, [V']. float32; trainable. Raises UsageError for any other model."""
+    import torch
+
+    require_draft_of(start, fingerprint)
+    weights = {
+        name: torch.from_numpy(start.tensor(name)).to(target.device)
+        for name in start.tensor_names()
+    }
+    if start.spec.embeddings_from_target:
+        weights[EMBEDDING] = target.weights[EMBEDDING].float()
+    found = start.draft_map()
+    ids = np.arange(start.spec.vocab_size) if found is None else found
+    return _made_trainable(Llama(start.spec, weights)), ids.astype(np.int64)
+
+
+def require_draft_of(start: Checkpoint, fingerprint: str) -> None:
+    """Raise UsageError unless the checkpoint is a draft that was trained for that target."""
+    try:
+        config = json.loads((start.path / "config.json").read_text(encoding="utf-8"))
+        origin = config["target"]["fingerprint"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UsageError(
+            f"--start-from {start.name} is no draft of `python -m export distill`: its config.json "
+            "does not say what target it was trained for"
+        ) from None
+    if origin != fingerprint:
+        raise UsageError(
+            f"--start-from {start.name} was trained for {config['target'].get('name')}, whose "
+            "files differ from --target's; train a new draft for this one"
+        )
 
 
 def narrowed(draft: Llama, samples: Sequence[Sample], width: int) -> Llama:

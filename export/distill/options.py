@@ -34,6 +34,7 @@ class Options:
     soft: bool = True
     layers: tuple[int, ...] = ()  # of the target; () = num_layers of them from both ends
     num_layers: int = DEFAULT_LAYERS
+    start: str | None = None  # an earlier draft to go on from, with its layers, width and ids
     width: int | None = None
     draft_vocab_size: int | None = None
     device: str = "cpu"
@@ -73,8 +74,12 @@ class Options:
         """A command line that asks for the same; files by their names alone."""
         words = ["python -m export distill --target", shlex.quote(Path(self.target).name)]
         words += ["--out", shlex.quote(self.out.name)]
-        words += ["--from-layers", *map(str, self.layers_for(spec))]
-        words += ["--vocab", str(self.vocab_for(spec)), "--seed", str(self.seed)]
+        if self.start is not None:
+            words += ["--start-from", shlex.quote(Path(self.start).name)]
+        else:
+            words += ["--from-layers", *map(str, self.layers_for(spec))]
+            words += ["--vocab", str(self.vocab_for(spec))]
+        words += ["--seed", str(self.seed)]
         if self.data:
             words += ["--data", *(shlex.quote(path.name) for path in self.data)]
         for option, value in (
@@ -110,6 +115,12 @@ def check(options: Options) -> None:
         raise UsageError(f"--seed must be 0 to 2^63 - 1, found {options.seed}")
     if options.num_layers < 1:
         raise UsageError(f"--layers must be 1 or more, found {options.num_layers}")
+    is_shaped = options.layers or options.width or options.draft_vocab_size
+    if options.start is not None and (is_shaped or options.num_layers != DEFAULT_LAYERS):
+        raise UsageError(
+            "--start-from goes on with a draft as it is: leave out --layers, --from-layers, "
+            "--width and --vocab"
+        )
     artefact.check_output(options.out)
 
 

@@ -10,13 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from engines.errors import UsageError
-from export.checkpoint.api import Checkpoint
+from export.checkpoint.api import Checkpoint, open_checkpoint
+from export.checkpoint.resolve import resolve
 from export.distill import artefact, corpus, device, overlap
 from export.distill.checkpoint import Best
 from export.distill.corpus import Sample
 from export.distill.evaluate import evaluate
 from export.distill.facts import Facts, Origin, license_of
-from export.distill.initial import initial_draft, narrowed
+from export.distill.initial import earlier_draft, initial_draft, narrowed, require_draft_of
 from export.distill.llama import Llama, check_supported
 from export.distill.measure import measure
 from export.distill.options import Options, check_against
@@ -46,6 +47,9 @@ def distill(options: Options, checkpoint: Checkpoint, report: Report) -> Facts:
     check_supported(spec, checkpoint.name)
     device.check(options.device)
     torch.set_num_threads(options.num_threads)
+    start = None if options.start is None else open_checkpoint(resolve(options.start))
+    if start is not None:
+        require_draft_of(start, checkpoint.fingerprint())
     source = Source(options, checkpoint, report)
     source.check()
     work = source.work
@@ -54,9 +58,8 @@ def distill(options: Options, checkpoint: Checkpoint, report: Report) -> Facts:
     source.release_target()
 
     training, held_out = split(samples, options.seed)
-    ids = choose_ids(training, spec.vocab_size, options.vocab_for(spec), always=spec.eos_token_ids)
     report("preparing", 0.0, "the draft")
-    draft, head = _start(options, checkpoint, training, ids)
+    draft, ids, head = _start(options, checkpoint, start, training)
     seconds = None if options.training_minutes is None else 60.0 * options.training_minutes
     trainer = Trainer(
         draft,
@@ -71,13 +74,14 @@ def distill(options: Options, checkpoint: Checkpoint, report: Report) -> Facts:
     facts = Facts(
         origin=Origin(checkpoint.name, checkpoint.fingerprint(), license_of(checkpoint)),
         data=data,
-        layers=options.layers_for(spec),
+        layers=() if start else options.layers_for(spec),
         target_spec=spec,
         soft=options.soft,
         progress=trainer.progress,
         is_early=is_early,
         figures=measure(draft, held_out, ids),
         command=options.command(spec),
+        start=None if start is None else start.name,
         evaluated_on=None if options.evaluate is None else options.evaluate.name,
         evaluation=evaluate(draft, ids, source.questions, answers),
     )
@@ -99,23 +103,28 @@ def split(samples: Sequence[Sample], seed: int) -> tuple[list[Sample], list[Samp
 def _start(
     options: Options,
     checkpoint: Checkpoint,
+    start: Checkpoint | None,
     training: Sequence[Sample],
-    ids: npt.NDArray[np.int64],
-) -> tuple[Llama, Tensor | None]:
-    """The untrained draft, and the target's head rows for soft labels."""
+) -> tuple[Llama, npt.NDArray[np.int64], Tensor | None]:
+    """The draft before training, the target ids that it proposes, and the target's head rows for
+    soft labels."""
     import torch
 
-    spec = checkpoint.spec
-    layers = options.layers_for(spec)
+    spec, end = checkpoint.spec, checkpoint.spec.eos_token_ids
+    layers = () if start else options.layers_for(spec)
     target = load_target(checkpoint, layers).to(options.device)
-    draft = initial_draft(target, layers, ids)
+    if start is not None:
+        draft, ids = earlier_draft(start, target, checkpoint.fingerprint())
+    else:
+        ids = choose_ids(training, spec.vocab_size, options.vocab_for(spec), always=end)
+        draft = initial_draft(target, layers, ids)
     head = None
     if options.soft:
         rows = torch.from_numpy(ids).to(target.device)
         head = target.head[rows].to(device.fast_dtype(options.device))
     if options.width is not None and options.width < spec.hidden_size:
         draft = narrowed(draft, training, options.width)
-    return draft, head
+    return draft, ids, head
 
 
 class Run:
@@ -138,6 +147,7 @@ class Run:
         self._saved_s = time.monotonic()
         settings = {
             "layers": options.layers,
+            "started from": options.start,
             "number of layers": trainer.draft.spec.num_layers,
             "width": trainer.draft.spec.hidden_size,
             "vocabulary": trainer.draft.spec.draft_vocab_size,

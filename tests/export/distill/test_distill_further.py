@@ -1,0 +1,102 @@
+"""Going on from a draft that was trained earlier."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engines.errors import UsageError
+from export.checkpoint.api import open_checkpoint
+from export.distill import cli, pipeline
+from export.distill.corpus import Sample
+from export.distill.train import Trainer
+from tests.export.distill.sample_files import write_npz
+from tests.helpers.checkpoints import make_llama
+
+pytestmark = pytest.mark.torch
+
+
+def parse(*options: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    cli.add_arguments(parser)
+    return parser.parse_args(options)
+
+
+def counting(seed: int, num: int = 60) -> list[Sample]:
+    """Answers that count on by two from the prompt's last id."""
+    rng = np.random.default_rng(seed)
+    return [
+        Sample(np.concatenate([rng.integers(3, 300, 5), start + 2 * np.arange(20)]), 5, 0.0)
+        for start in rng.integers(20, 120, num) * 2
+    ]
+
+
+class Pair:
+    """A tiny target, text, and a draft trained on some of it."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.folder = folder
+        self.target = make_llama(folder / "target", layers=3, hidden=64)
+        self.draft = folder / "first"
+        self.train("first", 0, "--vocab", "160", *options)
+
+    def train(self, name: str, seed: int, *options: str, target: Path | None = None) -> Path:
+        data = write_npz(self.folder / f"{name}.npz", counting(seed))
+        about = ("--target", str(target or self.target), "--out", str(self.folder / name))
+        fixed = ("--data", str(data), "--passes", "6", "--quiet")
+        assert cli.run(parse(*about, *fixed, *options)) == 0
+        return self.folder / name
+
+
+@pytest.mark.parametrize("shape", [("--from-layers", "0", "2"), ("--width", "32")])
+def test_it_goes_on_with_the_weights_and_ids_of_the_earlier_draft(
+    shape: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Starting from the target's layers again, or with ids chosen anew, would throw away what the
+    first run has learnt, and nothing but the figures would show it."""
+    pair = Pair(tmp_path, *shape)
+    begun: list[dict[str, np.ndarray]] = []
+
+    class Watched(Trainer):
+        def run(self, *args: object, **options: object) -> None:
+            weights = self.draft.weights.items()
+            begun.append({name: tensor.detach().numpy().copy() for name, tensor in weights})
+            super().run(*args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(pipeline, "Trainer", Watched)
+    found = open_checkpoint(pair.train("second", 1, "--start-from", str(pair.draft)))
+    first = open_checkpoint(pair.draft)
+    for name in first.tensor_names():
+        assert np.array_equal(begun[0][name], first.tensor(name)), name
+    assert found.spec == first.spec
+    assert np.array_equal(found.draft_map(), first.draft_map())
+    assert not np.array_equal(found.tensor("lm_head.weight"), first.tensor("lm_head.weight"))
+    assert json.loads((tmp_path / "second" / "config.json").read_text())["target"]
+    card = (tmp_path / "second" / "README.md").read_text()
+    assert "trained further from the draft first." in card
+    assert "--start-from first --seed 0" in card
+
+
+def test_a_draft_of_another_target_is_refused_before_training(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    other = make_llama(tmp_path / "other", layers=3, hidden=64, seed=7)
+    with pytest.raises(UsageError, match="was trained for target, whose files differ"):
+        pair.train("second", 1, "--start-from", str(pair.draft), target=other)
+    with pytest.raises(UsageError, match="is no draft of `python -m export distill`"):
+        pair.train("third", 1, "--start-from", str(pair.target))
+    assert not (tmp_path / "second").exists()
+
+
+@pytest.mark.parametrize(
+    "option", [("--vocab", "80"), ("--width", "32"), ("--from-layers", "1"), ("--layers", "1")]
+)
+def test_the_earlier_drafts_shape_is_not_to_be_changed(
+    option: tuple[str, str], tmp_path: Path
+) -> None:
+    base = ("--target", "any", "--out", str(tmp_path / "out"), "--minutes", "1")
+    with pytest.raises(UsageError, match="--start-from goes on with a draft as it is"):
+        cli.run(parse(*base, "--start-from", "any", *option))
