@@ -23,6 +23,7 @@ from runtime.backends.caches import RowBuckets
 from runtime.backends.host import HostSession
 from runtime.backends.huge_pages import huge_pages
 from runtime.backends.outputs import Outputs
+from runtime.backends.telemetry import switch_off_telemetry
 from runtime.backends.vocab_map import load_vocab_map
 from runtime.device.api import Device
 from runtime.device.machine import cpu_model
@@ -169,6 +170,7 @@ class OrtStep:
 
 def import_onnxruntime() -> Any:
     """The package; MissingDependencyError without it."""
+    switch_off_telemetry()
     try:
         import onnxruntime
     except ImportError:

@@ -13,6 +13,7 @@ import re
 from typing import Any
 
 from engines.errors import BackendError, MissingDependencyError
+from runtime.backends.telemetry import switch_off_telemetry
 
 PROVIDER = "CUDAExecutionProvider"
 LEAST_VERSION = (1, 31)
@@ -33,6 +34,7 @@ def import_onnxruntime_gpu() -> Any:
             f"{' and '.join(found)} are both installed and overwrite each other's files; "
             f"keep one: {_REPLACE}"
         )
+    switch_off_telemetry()
     try:
         import onnxruntime
     except ImportError:
