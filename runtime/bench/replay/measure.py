@@ -114,7 +114,8 @@ class _Run:
     def _take(self, report: RoundReport) -> None:
         self._marks.append(self._clock.now())
         self._num_rounds += 1
-        self._were_again.append(all(row.kind is ProposalKind.JIT for row in report.rows))
+        is_again = all(row.kind is ProposalKind.JIT for row in report.rows)
+        self._were_again.append(is_again and bool(report.rows))
         for row in report.rows:
             self._num_judged += 1
             self._num_tokens += row.accepted + 1

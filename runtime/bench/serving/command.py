@@ -22,7 +22,7 @@ from runtime.bench.serving.load import Level, Ran, run_level
 from runtime.bench.serving.prompts import prompts_of
 from runtime.bench.serving.report import ServingFigures
 from runtime.bench.serving.server import Server, server_of
-from runtime.cli.serve import KEY_VARIABLE
+from runtime.serve.config import KEY_VARIABLE
 
 if TYPE_CHECKING:
     import httpx2
@@ -194,19 +194,14 @@ async def _faults(
     with show("faults", len(kinds) + (server is not None)) as tick:
         for kind in kinds:
             fault = await others.during(partial(kind, others), kind.__name__.replace("_", " "))
-            still_busy = await faults.is_left_alone(client)
-            found.append(faults.Fault(
-                fault.name, fault.num_streams, fault.seconds, (*fault.reasons, *still_busy)
-            ))  # fmt: skip
+            found.append(fault.also(await faults.is_left_alone(client)))
             tick(len(found), fault.name)
         if server is not None:
             stop = partial(faults.terminated, others, server.terminate)
             fault = await others.during(stop, "SIGTERM")
             code = await asyncio.to_thread(server.wait)
-            wrong = () if code == 0 else (f"the server ended with exit code {code}",)
-            found.append(faults.Fault(
-                fault.name, fault.num_streams, fault.seconds, (*fault.reasons, *wrong)
-            ))  # fmt: skip
+            wrong = [] if code == 0 else [f"the server ended with exit code {code}"]
+            found.append(fault.also(wrong))
             tick(len(found), fault.name)
     return found
 

@@ -11,7 +11,7 @@ import json
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -51,6 +51,10 @@ class Fault:
     @property
     def is_harmless(self) -> bool:
         return not self.reasons
+
+    def also(self, reasons: Sequence[str]) -> Fault:
+        """The same, where these went wrong, too."""
+        return replace(self, reasons=(*self.reasons, *reasons))
 
 
 @dataclass(frozen=True, slots=True)
