@@ -97,6 +97,15 @@ def test_a_rebuild_command_of_two_lines_is_refused() -> None:
         replace(bundle_manifest(draft=False), rebuild="a\nb")
 
 
+@pytest.mark.parametrize("rebuild", ["\x1b[2J make", "make\nmore", 7, None])
+def test_a_rebuild_command_of_another_schema_is_shown_only_if_it_is_a_line(rebuild: object) -> None:
+    text = json.dumps({"schema": 99, "rebuild": rebuild})
+    with pytest.raises(
+        BundleIncompatibleError, match=r"rebuild it: python -m export build \.\.\.$"
+    ):
+        load_bundle(text, "m")
+
+
 @pytest.mark.parametrize("name", ["max_len", "max_batch", "num_draft", "max_branches"])
 def test_limits_below_the_least_are_refused(name: str) -> None:
     least = 0 if name in ("num_draft", "max_branches") else 1
@@ -104,6 +113,13 @@ def test_limits_below_the_least_are_refused(name: str) -> None:
     replace(good, **{name: least})
     with pytest.raises(ValueError, match=name):
         replace(good, **{name: least - 1})
+
+
+def test_a_head_of_more_ids_than_the_model_has_is_refused() -> None:
+    model = engine_manifest(DRAFT).model
+    assert replace(model, output_vocab=model.vocab_size).output_vocab == model.vocab_size
+    with pytest.raises(ValueError, match=r"output_vocab .* exceeds vocab_size"):
+        replace(model, output_vocab=model.vocab_size + 1)
 
 
 def test_cache_bytes_count_keys_and_values_of_every_layer_and_slot() -> None:

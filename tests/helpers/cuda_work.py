@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from runtime.device.cuda import CudaStream, current_stream
 from tests.helpers.fake_cuda import FakeCuda
+
+
+def unmisused(cuda: FakeCuda) -> Iterator[FakeCuda]:
+    """For a fixture: nothing that the test does may be against CUDA's rules."""
+    yield cuda
+    assert cuda.misuses == []
 
 
 def enqueue(stream: CudaStream, cuda: FakeCuda, run: Callable[[], None], label: str = "") -> None:

@@ -1,16 +1,17 @@
-"""Real bundles of tiny random models, built once a test session and shared read-only."""
+"""Real bundles of tiny random models, built once a run of the tests and shared read-only."""
 
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 
-from engines.bundle import Bundle
+from engines.bundle import Bundle, open_bundle
 from export.build.build import build
 from export.build.options import BuildOptions
 from runtime.backends.onnxruntime import OrtSession
 from runtime.device.api import Device
 from tests.helpers.checkpoints import make_draft, make_llama, make_qwen3
-from tests.helpers.session_folder import session_folder
+from tests.helpers.session_folder import built_once
 
 MAKERS = {"llama": make_llama, "qwen3": make_qwen3}
 
@@ -28,31 +29,33 @@ def tiny_bundle(
     has_draft: bool = True,
 ) -> Bundle:
     """A pair: two layers, 64 wide, 320 tokens, with a draft of reduced vocabulary, or without."""
-    folder = session_folder("tiny-bundle")
-    options: dict[str, object] = {"hidden": 64, "intermediate": 128, "tied": tied, "seed": 3}
-    if scaled_rope:
-        options["rope_scaling"] = {
-            "rope_type": "llama3",
-            "factor": 8.0,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 64,
-        }
-    MAKERS[family](folder / "target", **options)
-    make_draft(folder / "draft", hidden=64, intermediate=128)
-    result = build(
-        BuildOptions(
-            target=str(folder / "target"),
-            draft=str(folder / "draft") if has_draft else None,
-            out=folder / "bundle",
-            precision=precision,
-            max_len=max_len,
-            max_batch=max_batch,
-            num_draft=num_draft,
-            max_branches=max_branches,
+    name = "-".join(("tiny", *map(str, locals().values())))
+    rope_scaling = {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 64,
+    }
+
+    def make(folder: Path) -> None:
+        options: dict[str, object] = {"rope_scaling": rope_scaling} if scaled_rope else {}
+        MAKERS[family](folder / "target", hidden=64, intermediate=128, tied=tied, seed=3, **options)
+        make_draft(folder / "draft", hidden=64, intermediate=128)
+        build(
+            BuildOptions(
+                target=str(folder / "target"),
+                draft=str(folder / "draft") if has_draft else None,
+                out=folder / "bundle",
+                precision=precision,
+                max_len=max_len,
+                max_batch=max_batch,
+                num_draft=num_draft,
+                max_branches=max_branches,
+            )
         )
-    )
-    return result.bundle
+
+    return open_bundle(built_once(name, make) / "bundle")
 
 
 def open_session(

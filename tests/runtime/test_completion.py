@@ -13,23 +13,7 @@ from runtime.request import Request
 from runtime.sampling.params import SamplingParams
 from runtime.text import Detokenizer, StopText, Tokenizer
 from tests.helpers.toy_pair import ToyPair
-from tests.runtime.text.tiny_tokenizers import byte_level_bpe
-
-
-class Words:
-    """A source whose token i is the i-th word."""
-
-    def __init__(self, words: Sequence[str]) -> None:
-        self.words = words
-
-    def feed(self, ids: Sequence[int]) -> str:
-        return "".join(self.words[i] for i in ids)
-
-    def peek(self) -> str:
-        return ""
-
-    def flush(self) -> str:
-        return ""
+from tests.runtime.text.tiny_tokenizers import Words, byte_level_bpe
 
 
 def answer_of(source: Detokenizer | StopText, shown: list[str]) -> Answer:

@@ -14,6 +14,7 @@ from runtime.request import FinishReason, Request
 from runtime.round import Rounds
 from runtime.sampling.params import SamplingParams
 from runtime.spec.fallback import Fallback, ProposalKind
+from runtime.spec.plan import RoundPlan
 from runtime.stats import together
 from tests.helpers.toy_pair import ToyPair, plain
 
@@ -128,6 +129,18 @@ def test_the_text_that_is_handed_on_is_the_text_that_is_kept(make, mode) -> None
         [[1, 2], [3]], [GREEDY] * 2, on_tokens=lambda row, tokens: handed[row].extend(tokens)
     )
     assert [handed[0], handed[1]] == [request.generated for request in requests]
+
+
+def test_a_caller_is_never_handed_nothing(make, mode) -> None:
+    """Texts that end with a stop as a round's first token, and that are cancelled."""
+    first = tokens_of(make("ar"), max_tokens=2)
+    pair, handed = make(mode, max_batch=2), []
+    stopped = Request((1, 2), GREEDY, 24, frozenset(first[1:]), pair.max_len)
+    cancelled = pair.scheduler.submit(request_of(pair, [3]), handed.append)
+    pair.scheduler.cancel(cancelled)
+    drive(pair, cancelled, pair.scheduler.submit(stopped, handed.append))
+    assert handed
+    assert [] not in handed
 
 
 def perfect_pair(mode: str, **options) -> ToyPair:
@@ -456,6 +469,44 @@ def test_an_error_of_one_callers_function_ends_everything_cleanly(make, mode) ->
     assert pair.scheduler.num_free == 2
     assert not pair.scheduler.step()
     assert tokens_of(pair) == tokens_of(make("ar"))
+
+
+def test_an_error_of_one_callers_function_loses_no_text_that_ended_beside_it(make, mode) -> None:
+    """Who waits for a text that is over, and was not handed on yet, would wait for ever."""
+    pair = make(mode, max_batch=2)
+    expected = tokens_of(make("ar"), [5], max_tokens=9)
+    ends: list[int] = []
+
+    def fail_at_the_end(tokens: list[int]) -> None:
+        ends.extend(tokens)
+        if len(ends) == len(expected):
+            raise KeyboardInterrupt
+
+    failing = pair.scheduler.submit(request_of(pair, [5], max_tokens=9), fail_at_the_end)
+    beside = pair.scheduler.submit(request_of(pair, [5], max_tokens=9))
+    with pytest.raises(KeyboardInterrupt):
+        drive(pair, failing)
+    assert failing.done
+    assert beside.done
+    assert beside.request.generated == ends == expected
+
+
+def test_rounds_are_scored_only_while_somebody_asks(make, mode, monkeypatch) -> None:
+    """It is a pass over all logits of the round."""
+    pair = make(mode, max_batch=2)
+    scored: list[bool] = []
+    launch = Rounds.launch
+
+    def noted(self: Rounds, plan: RoundPlan, *, scores: bool = False) -> None:
+        scored.append(scores)
+        launch(self, plan, scores=scores)
+
+    monkeypatch.setattr(Rounds, "launch", noted)
+    long = pair.scheduler.submit(request_of(pair, max_tokens=60))
+    drive(pair, pair.scheduler.submit(request_of(pair, max_tokens=3, num_logprobs=1)))
+    drive(pair, long)
+    assert scored.count(True) > 1
+    assert not any(scored[-5:])
 
 
 def test_log_probabilities_do_not_depend_on_the_mode(make, mode) -> None:

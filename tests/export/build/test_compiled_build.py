@@ -21,27 +21,13 @@ from export.build.options import BuildOptions
 from export.disk import locked
 from export.tensorrt.cache import EngineCache
 from export.tensorrt.capabilities import LocalGpu
-from tests.export.build.fake_compiling import RTX, STANDARD, Compiler, tiny_options, use
+from tests.export.build.fake_compiling import RTX, STANDARD, Compiler, use
 from tests.export.build.fake_graph import Recorder, never
 
 HEX12 = "[0-9a-f]{12}"
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SSD_TRT_CACHE", str(tmp_path / "cache"))
-
-
-@pytest.fixture
-def options(tmp_path: Path) -> BuildOptions:
-    return tiny_options(tmp_path)
-
-
-@pytest.fixture
-def compiler(monkeypatch: pytest.MonkeyPatch) -> Compiler:
-    fake = Compiler()
-    use(monkeypatch, fake)
-    return fake
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def test_a_compiled_bundle_says_what_its_plans_are(

@@ -13,26 +13,11 @@ from engines.errors import UsageError
 from export.build.build import build
 from export.build.options import BuildOptions
 from export.build.plan import check_room, make_plan
-from tests.export.build.fake_compiling import Compiler, tiny_options, use
+from tests.export.build.fake_compiling import Compiler
 from tests.export.build.fake_graph import Recorder, never
 from tests.helpers.checkpoints import make_llama
 
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SSD_TRT_CACHE", str(tmp_path / "cache"))
-
-
-@pytest.fixture
-def options(tmp_path: Path) -> BuildOptions:
-    return tiny_options(tmp_path)
-
-
-@pytest.fixture
-def compiler(monkeypatch: pytest.MonkeyPatch) -> Compiler:
-    fake = Compiler()
-    use(monkeypatch, fake)
-    return fake
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.mark.parametrize(

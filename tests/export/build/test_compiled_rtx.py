@@ -17,7 +17,6 @@ from export.build.options import BuildOptions
 from export.checkpoint.config import FAMILIES
 from export.graph.precision import names_for
 from export.tensorrt.plan_header import read_header
-from tests.export.build.fake_compiling import tiny_options
 from tests.helpers.checkpoints import LLAMA3_ROPE, make_draft, make_llama, make_qwen3
 from tests.helpers.families import make_model
 
@@ -57,14 +56,7 @@ BUILDS = [
 """Family, precision, and whether the draft is of the same family with all ids."""
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SSD_TRT_CACHE", str(tmp_path / "cache"))
-
-
-@pytest.fixture
-def options(tmp_path: Path) -> BuildOptions:
-    return tiny_options(tmp_path)
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def test_every_family_and_every_precision_is_compiled() -> None:

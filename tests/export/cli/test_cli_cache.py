@@ -13,6 +13,7 @@ import pytest
 from export.cli.cache import EXAMPLES, plain, table
 from export.cli.entry import build_parser, main
 from export.tensorrt.cache import CacheEntry, EngineCache, EngineFacts
+from tests.export.cli.failing import failing
 
 SMALL, LARGE = "5" * 64, "1" * 64
 FACTS = EngineFacts("smollm2-135m", "tensorrt-rtx", "fp16", ("8.9", "12.0"))
@@ -51,15 +52,6 @@ def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[str, str]:
     assert main(["cache", *argv]) == 0
     out, err = capsys.readouterr()
     return out, err
-
-
-def failing(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
-    assert main(["cache", *argv]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("error: ")
-    assert err.count("\n") == 1
-    return err
 
 
 def test_a_terminal_gets_an_aligned_table(
@@ -215,7 +207,7 @@ def test_clear_down_to_a_size_in_gigabytes(
 def test_a_wrong_command_line_removes_nothing(
     cache: EngineCache, capsys: pytest.CaptureFixture[str], argv: list[str], words: str
 ) -> None:
-    assert words in failing(capsys, *argv)
+    assert words in failing(capsys, "cache", *argv)
     assert len(cache.entries()) == 2
 
 
@@ -224,9 +216,9 @@ def test_trouble_with_the_folder_is_one_line(
 ) -> None:
     empty.folder.touch()
     for action in ("list", "clear"):
-        assert str(empty.folder) in failing(capsys, action)
+        assert str(empty.folder) in failing(capsys, "cache", action)
     monkeypatch.setenv("SSD_TRT_CACHE_GB", "much")
-    assert "SSD_TRT_CACHE_GB is 'much'" in failing(capsys, "list")
+    assert "SSD_TRT_CACHE_GB is 'much'" in failing(capsys, "cache", "list")
 
 
 @pytest.mark.parametrize("action", ["list", "clear"])
@@ -239,7 +231,7 @@ def test_a_cache_that_cannot_be_a_folder_names_the_variable(
     file = tmp_path / "file"
     file.touch()
     monkeypatch.setenv("SSD_TRT_CACHE", str(file))
-    err = failing(capsys, action)
+    err = failing(capsys, "cache", action)
     assert "Not a directory; SSD_TRT_CACHE names another folder" in err
     assert str(file) in err
 

@@ -12,6 +12,7 @@ import pytest
 
 from export.cli.entry import main
 from runtime.cli.entry import main as run
+from tests.export.cli.failing import message
 from tests.helpers.checkpoints import make_draft, make_llama
 
 Command = Callable[[list[str]], int]
@@ -25,11 +26,7 @@ def target(tmp_path: Path) -> Path:
 def failing(capsys: pytest.CaptureFixture[str], arguments: list[str], command: Command) -> str:
     """The one line of a command that must fail with code 2."""
     assert command(arguments) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("error: ")
-    assert err.count("\n") == 1
-    return err
+    return message(capsys)
 
 
 def build_arguments(target: Path, draft: Path | str, place: Path) -> list[str]:

@@ -22,6 +22,7 @@ from engines.manifest import load_bundle
 from export.cli.entry import main
 from tests.engines.tiny_bundles import REBUILD, write_bundle
 from tests.export.build.fake_graph import fake_graph
+from tests.export.cli.failing import failing
 from tests.helpers.checkpoints import make_draft, make_llama
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -35,16 +36,6 @@ def no_real_graph(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def target(tmp_path: Path) -> str:
     return str(make_llama(tmp_path / "target"))
-
-
-def failing(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
-    """Run a command that must fail as a user's error does; returns its message."""
-    assert main(argv) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("error: ")
-    assert err.count("\n") == 1
-    return err
 
 
 BAD_BUILDS: list[tuple[list[str], str]] = [

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,9 @@ import export.build.compiled
 from export.cli.entry import main
 from export.tensorrt import vendor
 from tests.engines.tiny_bundles import BUILDER, write_compiled
+from tests.export.cli.failing import failing
 from tests.helpers.checkpoints import make_draft, make_llama
+from tests.helpers.waiting import within
 
 ROOT = Path(__file__).resolve().parents[3]
 FAKE = ROOT / "tests/export/tensorrt/fake_package"
@@ -34,16 +35,6 @@ def build_line(tmp_path: Path) -> list[str]:
     draft = make_draft(tmp_path / "draft", hidden=64, intermediate=128)
     line = ["build", "--target", str(target), "--draft", str(draft), "--backend", "tensorrt-rtx"]
     return [*line, "--max-len", "64", "--out", str(tmp_path / "out" / "b")]
-
-
-def failing(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
-    """Run a command that must fail as a user's error does; returns its message."""
-    assert main(argv) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("error: ")
-    assert err.count("\n") == 1
-    return err
 
 
 @pytest.mark.rtx
@@ -206,11 +197,9 @@ def test_an_interrupt_while_compiling_leaves_nothing_behind(
         start_new_session=True,
     ) as command:
         try:
-            deadline = time.monotonic() + 120
-            while not mark.exists():
-                assert command.poll() is None, command.communicate()[1]
-                assert time.monotonic() < deadline, "it never came to compile"
-                time.sleep(0.02)
+            within(120, lambda: mark.exists() or command.poll() is not None)
+            assert command.poll() is None, command.communicate()[1]
+            assert mark.exists(), "it never came to compile"
             if how == signal.SIGINT:
                 os.killpg(command.pid, how)
             else:

@@ -23,18 +23,8 @@ from export.distill.prompts import read_prompts, read_questions
 from export.distill.text import load_target
 from export.distill.train import Budget, Labels, Trainer
 from export.distill.work import Work
+from tests.export.distill.sample_files import write_npz
 from tests.helpers.checkpoints import make_llama
-
-
-def write_npz(path: Path, samples: list[Sample]) -> Path:
-    np.savez(
-        path,
-        ids=np.concatenate([sample.ids for sample in samples]).astype(np.uint16),
-        lens=np.array([len(sample) for sample in samples], np.int32),
-        answer_start=np.array([sample.answer_start for sample in samples], np.int32),
-        temperature=np.array([sample.temperature for sample in samples], np.float32),
-    )
-    return path
 
 
 def some_samples(num: int = 60) -> list[Sample]:

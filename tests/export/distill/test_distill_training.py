@@ -20,6 +20,7 @@ from export.distill.measure import Figures
 from export.distill.stop import Stop
 from export.distill.text import load_target
 from export.distill.train import Budget, Labels, Progress, Trainer, schedule
+from tests.export.distill.sample_files import write_npz
 from tests.helpers.checkpoints import make_llama, make_qwen3
 
 DRAFT_IDS = np.append(np.arange(0, 318, 2), 319)  # [160]
@@ -32,17 +33,6 @@ def pattern_samples(num: int = 60) -> list[Sample]:
         Sample(np.concatenate([rng.integers(3, 300, 5), start + 2 * np.arange(20)]), 5, 0.0)
         for start in rng.integers(20, 120, num) * 2
     ]
-
-
-def write_npz(path: Path, samples: list[Sample]) -> Path:
-    np.savez(
-        path,
-        ids=np.concatenate([sample.ids for sample in samples]).astype(np.uint16),
-        lens=np.array([len(sample) for sample in samples], np.int32),
-        answer_start=np.array([sample.answer_start for sample in samples], np.int32),
-        temperature=np.array([sample.temperature for sample in samples], np.float32),
-    )
-    return path
 
 
 def some_facts(spec: ModelSpec) -> Facts:

@@ -10,8 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,6 +22,7 @@ from export.tensorrt import process
 from export.tensorrt.process import CompileRequest, compile_in_process
 from tests.export.tensorrt.fake_compiler import PLAN
 from tests.export.tensorrt.graphs import ATTENTION, write
+from tests.helpers.waiting import within
 
 FAKE = Path(__file__).with_name("fake_package")
 SPAN = Span(1, 2, 4)
@@ -177,13 +176,6 @@ def test_the_child_ends_with_its_parent(
             os.kill(child, signal.SIGKILL)
 
 
-def within(seconds: float, is_so: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + seconds
-    while not is_so() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return is_so()
-
-
 def has_ended(pid: int) -> bool:
     """Gone, or left as a zombie where nobody collects orphans."""
     try:
@@ -246,9 +238,7 @@ def test_an_interrupt_ends_the_child_at_once(
     def interrupt(_what: str, done: int, _total: int) -> None:
         if not done:
             return
-        deadline = time.monotonic() + 60
-        while not mark.exists() and time.monotonic() < deadline:
-            time.sleep(0.01)
+        assert within(60, mark.exists), "it never came to compile"
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -4,36 +4,16 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
 
 import pytest
 
 from engines.errors import DeviceError, MissingDependencyError
 from runtime.device.cuda import CudaDevice, CudaStream, load_cuda
 from tests.helpers.cuda_work import append, enqueue, until_thread_is_there
-from tests.helpers.fake_cuda import EAGER, FakeCuda
+from tests.helpers.fake_cuda import FakeCuda
 from tests.helpers.fake_cuda_objects import FakeCudaError
 
 LOST = "CUDA_ERROR_ILLEGAL_ADDRESS: a kernel touched what is not its own. See the documents."
-
-
-@pytest.fixture
-def cuda() -> Iterator[FakeCuda]:
-    made = FakeCuda(EAGER, num_gpus=2, with_calls=True)
-    yield made
-    assert made.misuses == []
-
-
-@pytest.fixture
-def device(cuda: FakeCuda) -> Iterator[CudaDevice]:
-    opened = CudaDevice(core=cuda)
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def streams(device: CudaDevice) -> tuple[CudaStream, CudaStream]:
-    return device.create_stream("a"), device.create_stream("b")
 
 
 def fault() -> None:

@@ -13,21 +13,13 @@ from engines.errors import DeviceError
 from runtime.device.api import Graph
 from runtime.device.cuda import CudaDevice, CudaStream, Enqueue, current_stream
 from runtime.device.order import OrderError
+from tests.helpers.cuda_work import unmisused
 from tests.helpers.fake_cuda import FakeCuda
 
 
 @pytest.fixture
 def cuda() -> Iterator[FakeCuda]:
-    made = FakeCuda(random.Random(3), with_calls=True)
-    yield made
-    assert made.misuses == []
-
-
-@pytest.fixture
-def device(cuda: FakeCuda) -> Iterator[CudaDevice]:
-    opened = CudaDevice(core=cuda)
-    yield opened
-    opened.close()
+    yield from unmisused(FakeCuda(random.Random(3), with_calls=True))
 
 
 def kernel(cuda: FakeCuda, run: Callable[[], None]) -> Enqueue:

@@ -14,21 +14,13 @@ import pytest
 from engines.errors import DeviceError
 from runtime.device.cuda import CudaBuffer, CudaDevice, CudaLink, CudaStream, Enqueue
 from runtime.device.cuda_memory import copy
+from tests.helpers.cuda_work import unmisused
 from tests.helpers.fake_cuda import FakeCuda
 
 
 @pytest.fixture
 def cuda() -> Iterator[FakeCuda]:
-    made = FakeCuda(random.Random(7), num_gpus=2, with_calls=True)
-    yield made
-    assert made.misuses == []
-
-
-@pytest.fixture
-def device(cuda: FakeCuda) -> Iterator[CudaDevice]:
-    opened = CudaDevice(core=cuda)
-    yield opened
-    opened.close()
+    yield from unmisused(FakeCuda(random.Random(7), num_gpus=2, with_calls=True))
 
 
 def contents(device: CudaDevice, stream: CudaStream, buffer: CudaBuffer) -> list[int]:

@@ -9,15 +9,13 @@ import pytest
 
 from engines.errors import DeviceError
 from runtime.device.cuda import CudaDevice, current_stream
-from tests.helpers.cuda_work import append
+from tests.helpers.cuda_work import append, unmisused
 from tests.helpers.fake_cuda import LAZY, FakeCuda
 
 
 @pytest.fixture
 def cuda() -> Iterator[FakeCuda]:
-    made = FakeCuda(LAZY, capability=(8, 9), with_calls=True)
-    yield made
-    assert made.misuses == []
+    yield from unmisused(FakeCuda(LAZY, capability=(8, 9), with_calls=True))
 
 
 def test_the_gpu_is_named_with_its_capability(cuda: FakeCuda) -> None:

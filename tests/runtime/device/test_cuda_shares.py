@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from engines.errors import DeviceError
 from runtime.device.cuda import CudaDevice, CudaStreamOptions
-from tests.helpers.fake_cuda import EAGER, FakeCuda
+from tests.helpers.fake_cuda import FakeCuda
 from tests.helpers.fake_cuda_objects import GREATEST_PRIORITY
-
-
-@pytest.fixture
-def cuda() -> Iterator[FakeCuda]:
-    made = FakeCuda(EAGER, num_gpus=2, with_calls=True)
-    yield made
-    assert made.misuses == []
 
 
 def test_an_urgent_stream_has_the_greatest_priority(cuda: FakeCuda) -> None:

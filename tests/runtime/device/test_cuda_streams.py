@@ -8,7 +8,6 @@ from __future__ import annotations
 import random
 import signal
 import threading
-from collections.abc import Iterator
 from functools import partial
 
 import pytest
@@ -21,26 +20,6 @@ from runtime.device.cuda import CudaDevice, CudaStream, current_stream
 from runtime.device.order import OrderError
 from tests.helpers.cuda_work import append, enqueue, until_thread_is_there
 from tests.helpers.fake_cuda import EAGER, LAZY, FakeCuda
-
-
-@pytest.fixture
-def cuda() -> Iterator[FakeCuda]:
-    made = FakeCuda(EAGER, num_gpus=2, with_calls=True)
-    yield made
-    assert made.misuses == []
-
-
-@pytest.fixture
-def device(cuda: FakeCuda) -> Iterator[CudaDevice]:
-    opened = CudaDevice(core=cuda)
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def streams(device: CudaDevice) -> tuple[CudaStream, CudaStream]:
-    return device.create_stream("a"), device.create_stream("b")
-
 
 # --- threads -----------------------------------------------------------------------------------
 

@@ -192,6 +192,30 @@ def test_what_was_unused_the_longest_is_lost_first() -> None:
     assert not any(np.array_equal(each.tokens, old) for i in (0, 1) if (each := pool.kept(i)))
 
 
+def test_what_made_way_for_a_text_that_moved_is_as_old_as_it_was() -> None:
+    older, newer = [1] * 20, [2] * 20
+    pool = SlotPool(3)
+    low, middle, last = (pool.lease() for _ in range(3))
+    pool.release(middle, Kept(as_tokens(older)))
+    pool.release(low, Kept(as_tokens(newer)))
+    pool.move(last)
+    assert pool.seat(as_tokens([5] * 20)).shifts == ()
+    kept = pool.kept(2)
+    assert kept is not None
+    assert kept.tokens.tolist() == newer
+
+
+def test_of_two_that_begin_alike_the_one_with_less_beyond_is_gone_on_with() -> None:
+    """The other one's text may come back, and costs more to read again."""
+    system = [9] * 16
+    long, short = [*system, *[1] * 100], [*system, *[2] * 4]
+    pool = pool_of(long, short)
+    assert pool.seat(as_tokens([*system, 4])).shifts == (Shift(1, 0, 0, swaps=True),)
+    kept = pool.kept(1)
+    assert kept is not None
+    assert kept.tokens.tolist() == long
+
+
 def test_rows_of_another_salt_are_not_used() -> None:
     """How fast an answer begins tells a tenant what another one has asked."""
     pool = pool_of([1] * 40)

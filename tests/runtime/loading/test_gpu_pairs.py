@@ -7,6 +7,7 @@ import gc
 import random
 import threading
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,11 +47,11 @@ LAWS = [
 
 
 @pytest.fixture(autouse=True)
-def _own_memo(monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_memo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What these GPUs were found to be is no news for the machine that tests run on."""
     for name in NAMES:  # into, or out of, the cache of all tests
         host_kernel(name)
-    monkeypatch.setenv("SSD_TRT_CACHE", str(session_folder("gpu-pairs-cache")))
+    monkeypatch.setenv("SSD_TRT_CACHE", str(tmp_path / "cache"))
 
 
 @cache

@@ -19,6 +19,7 @@ from runtime.device.seeded import SeededDevice, eager, lazy
 from runtime.request import FinishReason, Request
 from runtime.sampling.params import SamplingParams
 from runtime.spec.plan import PLAIN, RoundPlan
+from tests.helpers.comers import decode_as_they_come
 from tests.helpers.policies import Scripted
 from tests.helpers.resident_pair import ResidentPair
 from tests.helpers.toy_pair import VOCAB, plain
@@ -65,20 +66,7 @@ TEXTS = st.fixed_dictionaries(
 
 
 def run(pair: ResidentPair, texts: list, cancelled: int | None = None) -> list:
-    """Submit each text after its number of steps, and decode all to their ends."""
-    tickets = []
-    for options, steps in texts:
-        handed: list[int] = []
-        request = Request(max_len=pair.max_len, **options)
-        tickets.append((pair.scheduler.submit(request, handed.extend), handed, options))
-        for _ in range(steps):
-            pair.scheduler.step()
-    for _ in range(cancelled or 0):
-        pair.scheduler.step()
-    if cancelled is not None:
-        pair.scheduler.cancel(tickets[0][0])
-    while pair.scheduler.step():
-        pass
+    tickets = decode_as_they_come(pair.scheduler, pair.max_len, texts, cancelled)
     pair.device.close()
     return tickets
 
@@ -263,7 +251,8 @@ def test_caches_grow_in_time(work) -> None:
         ]
         check(pair, run(pair, texts))
         rows = [row for report in policy.reports for row in report.rows]
-        assert all(row.accepted == row.num_drafted for row in rows), length
+        drafted = sum(row.num_drafted for row in rows)
+        assert sum(row.accepted for row in rows) == drafted > 45, length
 
 
 def test_a_perfect_draft_is_accepted_between_verifications(work) -> None:

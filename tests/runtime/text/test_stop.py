@@ -14,26 +14,10 @@ from hypothesis import strategies as st
 
 from runtime.text import Detokenizer, StopText, Tokenizer
 from runtime.text.stop import first_stop, num_common
-from tests.runtime.text.tiny_tokenizers import TEXT, byte_fallback_bpe, byte_level_bpe
+from tests.runtime.text.tiny_tokenizers import TEXT, Words, byte_fallback_bpe, byte_level_bpe
 
 TOKENIZERS = {"byte-level": byte_level_bpe, "byte-fallback": byte_fallback_bpe}
 LETTERS = st.text("ab", min_size=1, max_size=5)
-
-
-class Words:
-    """A source whose token i is the i-th word; nothing is ever unsettled."""
-
-    def __init__(self, words: Sequence[str]) -> None:
-        self.words = words
-
-    def feed(self, ids: Sequence[int]) -> str:
-        return "".join(self.words[i] for i in ids)
-
-    def peek(self) -> str:
-        return ""
-
-    def flush(self) -> str:
-        return ""
 
 
 def run(stop: StopText, ids: Sequence[int]) -> tuple[str, int, list[str], list[int]]:

@@ -1,7 +1,8 @@
-"""Tokenizers small enough to read, as bytes of a tokenizer.json."""
+"""Tokenizers small enough to read, as bytes of a tokenizer.json; and none at all."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -52,3 +53,19 @@ def byte_fallback_bpe() -> bytes:
         ]
     )
     return tokenizer.to_str().encode()
+
+
+class Words:
+    """A source whose token i is the i-th word; nothing is ever unsettled."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self.words = words
+
+    def feed(self, ids: Sequence[int]) -> str:
+        return "".join(self.words[i] for i in ids)
+
+    def peek(self) -> str:
+        return ""
+
+    def flush(self) -> str:
+        return ""

@@ -209,6 +209,21 @@ def test_a_text_ends_where_its_stop_or_limit_is_decided_not_where_the_host_finds
     assert worker.slots == [None] * BATCH
 
 
+def test_a_stop_inside_of_what_a_round_emits_ends_the_text_too(make) -> None:
+    """The last token of a round may be another, when the stop was drafted and accepted."""
+    worker = make()
+    table = worker.session.table
+    stop = int(table[1, 2].argmax())
+    bonus = int(table[2, stop].argmax())
+    assert bonus != stop
+    join(worker, LEASES[0], [1, 2], stop_ids=frozenset([stop]))
+    worker.mailbox.propose(0, 1, Kind.HIT, (stop,))
+    worker.verify()
+    assert outcome(worker, 0) == (Kind.HIT, [stop, bonus])
+    worker.verify(0)
+    assert outcome(worker, 0)[0] == Kind.SKIP
+
+
 def test_proposals_of_another_round_are_not_looked_at(make) -> None:
     """In a plain round the draft may be writing them."""
     worker = make()
