@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Protocol, runtime_checkable
 
-from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client import CollectorRegistry, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
@@ -15,6 +16,14 @@ from runtime.spec.plan import MODES
 FAST_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 SLOW_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0)
 LABEL = "model_name"
+
+
+@runtime_checkable
+class Predicts(Protocol):
+    """A policy that knows what speculation would yield (``runtime.spec.controller``)."""
+
+    @property
+    def speedups(self) -> dict[str, float]: ...
 
 
 class Metrics:
@@ -37,6 +46,7 @@ class Metrics:
         self._whole = self._histogram(
             "vllm:e2e_request_latency_seconds", "From a request's arrival to its end", SLOW_S
         )
+        ProcessCollector(registry=self.registry)
         self.registry.register(self)
         service.listeners.append(self.observe)
 
@@ -80,6 +90,11 @@ class Metrics:
         for reason, num in sorted(service.endings.items()):
             endings.add_metric([self._name, reason], num)
         yield endings
+        yield self._labelled(
+            CounterMetricFamily, "ssd:responses",
+            "Answers of /v1 by HTTP status; 0: the client went away before", "status",
+            {str(status): float(num) for status, num in sorted(service.responses.items())},
+        )  # fmt: skip
         yield gauge("ssd:queue_capacity", "Choices that may be inside", service.gate.capacity)
         yield gauge("ssd:ready", "1 while requests are taken", float(service.state == "ready"))
 
@@ -96,7 +111,7 @@ class Metrics:
             "Proposals whose token at this place became text",
             labels=[LABEL, "position"],
         )
-        for place, num in enumerate(rounds.accepted_at):
+        for place, num in enumerate(rounds.accepted_at or [0]):
             places.add_metric([self._name, str(place)], num)
         yield places
         yield self._counter(
@@ -111,6 +126,14 @@ class Metrics:
             {each: float(each == mode) for each in MODES},
         )  # fmt: skip
         yield self._gauge("ssd:spec_enabled", "1 while drafts are used", float(mode != "ar"))
+        is_lost = float(service.model.has_lost_draft)
+        yield self._gauge("ssd:draft_lost", "1 once the draft failed and was given up", is_lost)
+        policy = service.model.settings.policy
+        yield self._labelled(
+            GaugeMetricFamily, "ssd:predicted_speedup",
+            "In mode auto: predicted speed in plain decoding's, by who would draft", "drafter",
+            policy.speedups if isinstance(policy, Predicts) else {},
+        )  # fmt: skip
         yield self._labelled(
             CounterMetricFamily, "ssd:rounds", "Rounds by mode", "mode",
             {each: float(rounds.rounds_by_mode[each]) for each in MODES},

@@ -138,6 +138,16 @@ class Forecasts:
         return self.rest.tokens_s / self.plain.tokens_s
 
     @property
+    def speedups(self) -> dict[str, float]:
+        """Predicted speed in plain decoding's, of what there is: the best plan with the draft
+        engine (``model``), and lookups."""
+        plain = self.plain.tokens_s
+        found = {"model": self.best.tokens_s / plain} if self.plans else {}
+        if self.lookup is not None:
+            found["lookup"] = self._realised.factor * self._lookups_s / plain
+        return found
+
+    @property
     def least_loss_s(self) -> float:
         """What a bad round of the plan that loses least costs."""
         return self.most_lost_s(self._cheapest)

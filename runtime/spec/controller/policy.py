@@ -132,6 +132,12 @@ class Controller:
         return self._changes.note
 
     @property
+    def speedups(self) -> dict[str, float]:
+        """Predicted speed in plain decoding's, by who drafts: the ``model``, by the plan that runs
+        or would be tried next, and ``lookup``. Above 1: it pays. May be read from any thread."""
+        return self._forecasts.speedups
+
+    @property
     def credit(self) -> Credit:
         """What speculation may lose now."""
         return self._account.credit

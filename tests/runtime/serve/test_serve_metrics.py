@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import httpx2
 import pytest
@@ -10,7 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from runtime.serve.rounds import NUM_KEPT, WINDOW_S, RoundLog
 from runtime.spec.fallback import ProposalKind
-from runtime.spec.plan import RoundPlan, RoundReport, RowReport
+from runtime.spec.plan import PLAIN, RoundPlan, RoundReport, RowReport
+from tests.helpers.policies import Scripted
 from tests.runtime.serve.house import HI, House, in_house
 
 
@@ -60,6 +63,9 @@ def values(text: str) -> dict[tuple[str, str], float]:
     found = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
+            if sample.name.startswith("process_"):  # of the whole process
+                found[sample.name, ""] = sample.value
+                continue
             labels = [value for name, value in sample.labels.items() if name != "model_name"]
             assert sample.labels["model_name"] == "fake"
             found[sample.name, labels[0] if labels else ""] = sample.value
@@ -102,10 +108,50 @@ def test_metrics_have_the_names_that_dashboards_read() -> None:
             ("ssd:verify_seconds_total", ""): 0.5,
             ("ssd:tokens_per_second_per_device", "cpu"): found["ssd:tokens_per_second", ""],
             ("ssd:ready", ""): 1,
+            ("ssd:responses_total", "200"): 1,
+            ("ssd:responses_total", "500"): 1,
+            ("ssd:responses_total", "429"): 0,
+            ("ssd:draft_lost", ""): 0,
         }.items():  # fmt: skip
             assert found[name] == expected, name
 
     in_house(work)
+
+
+def test_what_operators_act_on_is_told() -> None:
+    """Refused requests, a lost draft and the controller's own forecast were seen nowhere."""
+
+    async def work(house: House, client: httpx2.AsyncClient) -> None:
+        house.engines.gate.clear()
+        running = asyncio.create_task(client.post("/v1/completions", json=HI))
+        while not house.engines.num_running:
+            await asyncio.sleep(0)
+        assert (await client.post("/v1/completions", json={**HI, "n": 2})).status_code == 429
+        house.engines.gate.set()
+        await running
+        await client.get("/nothing")
+        model = house.engines.llm
+        model.has_lost_draft = True
+        model.settings = replace(model.settings, policy=Forecasting())
+        found = values((await client.get("/metrics")).text)
+        assert found["ssd:responses_total", "429"] == 1
+        assert found["ssd:responses_total", "200"] == 1
+        assert ("ssd:responses_total", "404") not in found, "not an answer of the API"
+        assert found["ssd:draft_lost", ""] == 1
+        assert found["ssd:predicted_speedup", "model"] == 0.9
+        assert found["ssd:predicted_speedup", "lookup"] == 1.2
+        assert found["process_resident_memory_bytes", ""] > 1e6
+
+    in_house(work, max_waiting=0)
+
+
+class Forecasting(Scripted):
+    """A policy that knows what speculation would yield."""
+
+    speedups: ClassVar = {"model": 0.9, "lookup": 1.2}
+
+    def __init__(self) -> None:
+        super().__init__([PLAIN], 0, 0)
 
 
 def test_stats_have_the_rounds_that_are_asked_for() -> None:
