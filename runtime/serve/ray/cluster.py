@@ -1,0 +1,55 @@
+"""The cluster that a command runs on: one that is there, or one of this machine's own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from engines.errors import UsageError
+from runtime.serve.ray.options import FleetOptions, resources_of
+
+OBJECT_STORE_BYTES = 128 << 20
+"""Of a cluster of our own: what travels is small."""
+
+
+@contextmanager
+def cluster(options: FleetOptions, address: str | None) -> Iterator[None]:
+    """Connected to the cluster at ``address``, or to a new one, which ends with the body.
+
+    Raises UsageError where it cannot be reached, or a new one could never hold the replicas.
+    """
+    import ray
+
+    told: dict[str, Any] = {"log_to_driver": not options.quiet, "logging_level": logging.WARNING}
+    if address is None:
+        told |= {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
+    for name in ("ray.serve", "ray.data"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    try:
+        ray.init(address=address or "local", **told)
+    except Exception as error:  # Ray raises all kinds
+        where = "start a cluster here" if address is None else f"use the cluster {address}"
+        raise UsageError(f"Ray cannot {where} ({error})") from None
+    try:
+        if address is None:
+            _require_room(options, ray.cluster_resources())
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _require_room(options: FleetOptions, has: dict[str, float]) -> None:
+    """Ray would wait for machines to come, and none will."""
+    each, number = resources_of(options), options.most_replicas
+    for name, needed, option in (
+        ("CPU", each.num_cpus, "--cpus-per-replica"),
+        ("GPU", each.num_gpus, "--device"),
+    ):
+        if number * needed > has.get(name, 0):
+            raise UsageError(
+                f"{number} replicas of {needed:g} {name}s each, and this machine has "
+                f"{has.get(name, 0):g}: give fewer replicas, another {option}, or a cluster's "
+                "--ray-address"
+            )
