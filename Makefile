@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Extra arguments for pip, e.g. PIP_ARGS="--index-url ..." for a mirror or a CPU-only torch.
 PIP_ARGS ?=
 BUNDLE := engines/bundles/demo
-# Each takes up to 3 GB. A file's tests stay together, and so what they share is built once.
+# Each takes up to 3 GB. A file's tests stay together, in the order of tests/conftest.py.
 TEST_PROCESSES ?= 2
 DEMO_PROMPTS ?= 6
 DEMO_TOKENS ?= 96
@@ -26,9 +26,9 @@ $(VENV)/.run: pyproject.toml | $(VENV)/bin/python
 	@touch $@
 
 # The development tools; torch and transformers for the parity tests; TensorRT-RTX, which compiles
-# without a GPU; polygraphy; the compiler of our kernels, which needs no GPU either.
+# without a GPU; polygraphy; the compiler of our kernels, which needs no GPU either; Ray.
 $(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet $(PIP_ARGS) --editable '.[dev,torch,rtx,bench,cuda]'
+	$(BIN)/python -m pip install --quiet $(PIP_ARGS) --editable '.[dev,torch,rtx,bench,cuda,ray]'
 	@touch $@ $(VENV)/.run
 
 demo: $(VENV)/.run  ## build the default CPU pair and compare ar, sd and ssd on real prompts
@@ -39,7 +39,7 @@ demo: $(VENV)/.run  ## build the default CPU pair and compare ar, sd and ssd on 
 		--num-prompts $(DEMO_PROMPTS) --max-tokens $(DEMO_TOKENS)
 
 test: $(VENV)/.dev  ## the whole CPU suite
-	$(BIN)/python -m pytest --quiet --numprocesses $(TEST_PROCESSES) --dist loadfile
+	$(BIN)/python -m pytest --quiet --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/.dev  ## style, format and types
 	$(BIN)/ruff check .

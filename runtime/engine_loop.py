@@ -180,13 +180,15 @@ class EngineLoop:
             self._changed.notify_all()
         if job is None:  # of a call that was interrupted before this loop began
             return
-        if error is None:
-            try:
-                job.answer.finish()
-            except Exception as failure:
-                job.failure = failure
-            error = job.failure
         try:
-            job.on_end(self._llm.completion_of(job.answer) if error is None else error)
+            job.on_end(error or self._outcome(job))
         except Exception:  # the others have to go on
             _LOG.exception("a listener of the engine loop failed")
+
+    def _outcome(self, job: Job) -> Completion | Exception:
+        """Of a request that the engines did not fail."""
+        try:
+            job.answer.finish()
+            return job.failure or self._llm.completion_of(job.answer)
+        except Exception as error:
+            return error

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from engines.bundle import Bundle
 from runtime.call import Call, named
 from runtime.completion import Answer, Delta
 from runtime.grammar import GrammarCompiler
-from runtime.loading.api import Pair
 from runtime.request import GenerateOptions
 from runtime.sampling.params import SamplingParams
 from runtime.text.prompt import Prompts
@@ -19,6 +18,15 @@ Prompt = str | Sequence[int]
 """Text, or token ids."""
 
 
+class Served(Protocol):
+    """What engines can serve, as ``runtime.loading.api.Pair`` says it."""
+
+    @property
+    def max_banned_ids(self) -> int | None: ...
+    @property
+    def follows_text(self) -> bool: ...
+
+
 class Intake:
     """Turns what a caller asks into answers to come. May be used from several threads.
 
@@ -26,13 +34,13 @@ class Intake:
     MissingDependencyError for a grammar without the library that compiles it.
     """
 
-    def __init__(self, bundle: Bundle, pair: Pair) -> None:
+    def __init__(self, bundle: Bundle, served: Served) -> None:
         data, model = bundle.tokenizer_path.read_bytes(), bundle.target.model
         self.tokenizer = Tokenizer(data)
         self.prompts = Prompts(bundle, self.tokenizer)
         self.compiler = GrammarCompiler(data, model.vocab_size, model.eos_token_ids)
         self._bundle = bundle
-        self._pair = pair
+        self.served = served
 
     def answer(
         self,
@@ -69,6 +77,6 @@ class Intake:
             self.tokenizer,
             options,
             compiler=self.compiler,
-            max_banned_ids=self._pair.max_banned_ids,
-            follows_text=self._pair.follows_text,
+            max_banned_ids=self.served.max_banned_ids,
+            follows_text=self.served.follows_text,
         )

@@ -171,6 +171,11 @@ class LLM:
         return "; ".join(filter(None, notes)) or None
 
     @property
+    def has_lost_draft(self) -> bool:
+        """Whether the draft failed, and decoding goes on without it."""
+        return self._pair.scheduler.note is not None
+
+    @property
     def memory_plan(self) -> MemoryPlan:
         """What the pair takes of each device, as it was worked out before loading."""
         chosen = self.settings
@@ -250,7 +255,7 @@ class LLM:
         **options: Unpack[GenerateOptions],
     ) -> list[Completion]:
         """``n`` answers to one prompt, decoded together: choice i is what ``generate`` gives with
-        the seed (params.seed + i) mod 2**64."""
+        the seed (params.seed + i) mod 2**64. ``n`` is 1 to 128."""
         each = choice_params(params, n)
         return self.generate_batch([prompt] * n, each, on_text=on_text, **options)
 

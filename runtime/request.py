@@ -297,6 +297,8 @@ def _has_items(value: object) -> bool:
 
 def whole_number(value: object) -> int | None:
     """``value`` as an int where it is a whole number of any kind; None for all else, bool too."""
+    if type(value) is int:  # asking a protocol costs microseconds, and prompts have many
+        return value
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):
         return None
     try:

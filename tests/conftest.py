@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.helpers import browser, sanitizer
+from tests.helpers import browser, sanitizer, session_folder
 
 settings.register_profile("dev", max_examples=25, deadline=None)
 settings.register_profile(
@@ -25,6 +27,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.ge
 
 NEEDS = {
     "browser": lambda: browser.find_browser() is not None,
+    "cmake": lambda: shutil.which("cmake") is not None,
     "cuda": lambda: (
         importlib.util.find_spec("cuda") is not None
         and importlib.util.find_spec("cuda.core") is not None
@@ -37,8 +40,50 @@ NEEDS = {
     "gpu": lambda: os.path.exists("/dev/nvidiactl"),
     "llama": lambda: importlib.util.find_spec("llama_cpp") is not None,
     "polygraphy": lambda: importlib.util.find_spec("polygraphy") is not None,
+    "ray": lambda: (
+        importlib.util.find_spec("ray") is not None
+        and importlib.util.find_spec("pyarrow") is not None
+    ),
     "rtx": lambda: importlib.util.find_spec("tensorrt_rtx") is not None,
+    "nginx": lambda: shutil.which("nginx") is not None,
+    "promtool": lambda: shutil.which("promtool") is not None,
+    "triton": lambda: shutil.which("tritonserver") is not None,
+    "systemd": lambda: shutil.which("systemd-analyze") is not None,
 }
+
+
+LONGEST = (
+    "runtime/test_exactness_real.py",
+    "runtime/test_exactness_toy_law.py",
+    "plugins/cuda/test_thread_sanitizer.py",
+    "runtime/test_exactness_real_fp32.py",
+    "runtime/test_exactness_real_texts.py",
+    "test_readme.py",
+    "runtime/test_exactness_toy.py",
+    "runtime/test_exactness_tiny.py",
+    "runtime/serve/test_serve_real.py",
+    "plugins/cuda/test_kernel_compiler.py",
+    "runtime/test_prefix_reuse.py",
+    "runtime/test_faults.py",
+    "runtime/cli/test_cli_devices.py",
+    "runtime/loading/test_gpu_pairs.py",
+)
+"""The files that take longest, in that order. A file's tests stay in one process: one that is begun
+late is still running when the other processes are done."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with LONGEST."""
+    order = {Path(__file__).parent / name: place for place, name in enumerate(LONGEST)}
+    for path in order:
+        if not path.exists():
+            raise pytest.UsageError(f"LONGEST of {__file__} names {path}, which is not there")
+    items.sort(key=lambda item: order.get(item.path, len(order)))
+
+
+def pytest_unconfigure() -> None:
+    """What a process that was killed has built; each removes its own where it can."""
+    session_folder.sweep()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -97,6 +97,10 @@ ROUTES = "runtime/serve/http/*.py"
 OF_ROUTES = {"fastapi", "starlette", "pydantic", "prometheus_client", "uvicorn"}
 
 
+ROUTER = "runtime/serve/ray/router.py"
+"""A subclass of Ray Serve's own; Ray alone imports it. Ray is imported in this folder only."""
+
+
 @dataclass(frozen=True)
 class Import:
     """``module`` as written in full; ``is_lazy``: inside a function, or for type checking only."""
@@ -175,7 +179,11 @@ def judge(each: Import) -> str | None:
             return "a vendor package outside its modules"
     elif each.top in PACKAGES:
         return _judge_floor(each)
+    if each.top == "ray" and not fnmatch(each.file, "runtime/serve/ray/*.py"):
+        return "Ray outside runtime/serve/ray"
     allowed = {*sys.stdlib_module_names, *PACKAGES, "numpy"}
+    if each.file == ROUTER:
+        allowed |= {"ray"}
     if fnmatch(each.file, GRAPH_BUILDERS):
         allowed |= {"onnx", "onnx_ir"}
     if fnmatch(each.file, ROUTES):
@@ -228,6 +236,8 @@ def test_every_import_keeps_to_its_floor() -> None:
         ("runtime/novel/a.py", "import os", "has no floor"),
         ("runtime/sampling/a.py", "def f():\n    import torch", "a vendor package"),
         ("runtime/doctor.py", "import cuda.bindings.driver", "a vendor package"),
+        ("runtime/cli/a.py", "def f():\n    import ray", "Ray outside"),
+        ("runtime/serve/ray/a.py", "from ray import serve", "a third-party package at module"),
         ("runtime/device/cuda_lane.py", "def f():\n    import cuda.core", "a vendor package"),
         ("plugins/verify/onnx.py", "def f():\n    import tensorrt", "a vendor package"),
         ("plugins/cuda/host.py", "def f():\n    import cuda.core", "a vendor package"),
@@ -265,6 +275,8 @@ def test_a_broken_rule_is_found(path: str, code: str, reason: str, tmp_path: Pat
         ("export/a.py", "def f():\n    from runtime.text import Tokenizer"),
         ("export/graph/a.py", "import onnx_ir as ir"),
         ("runtime/serve/http/a.py", "from fastapi import FastAPI"),
+        ("runtime/serve/ray/a.py", "def f():\n    from ray import serve"),
+        ("runtime/serve/ray/router.py", "from ray.serve.request_router import RequestRouter"),
         ("export/bench/a.py", "def f():\n    from runtime.backends.toy import ToySession"),
     ],
 )
@@ -322,7 +334,9 @@ def test_every_module_imports_with_numpy_alone() -> None:
     names = [
         ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         for file in sources(ROOT)
-        if not any(fnmatch(str(file.relative_to(ROOT)), each) for each in (GRAPH_BUILDERS, ROUTES))
+        if not any(
+            fnmatch(str(file.relative_to(ROOT)), each) for each in (GRAPH_BUILDERS, ROUTES, ROUTER)
+        )
     ]
     names.sort(key=lambda name: PACKAGES[name.partition(".")[0]])
     assert import_all(ROOT, names) == []

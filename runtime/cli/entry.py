@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engines.errors import SsdError, as_line
-from runtime.cli import bench, chat, compare, doctor, generate, plan, serve, trace
+from runtime.cli import batch, bench, chat, compare, doctor, embed, generate, plan, serve, trace
 from runtime.cli.console import OutputClosed, emit, prepare_streams, say
 from runtime.cli.options import PROGRAM, OpenLlm, Parser
 
@@ -70,7 +70,7 @@ def build_parser() -> Parser:
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for module in (generate, chat, serve, compare, plan, bench, trace, doctor):
+    for module in (generate, chat, serve, batch, compare, plan, bench, trace, doctor, embed):
         module.add_to(commands)
     return parser
 

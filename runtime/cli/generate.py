@@ -29,6 +29,7 @@ from runtime.cli.sampling import (
     sampling_of,
 )
 from runtime.cli.tracing import add_trace_option, save_trace
+from runtime.placement import AUTO
 from runtime.request import GenerateOptions
 from runtime.sampling.params import SamplingParams, choice_params
 
@@ -115,8 +116,8 @@ def _add_prompt_options(parser: argparse.ArgumentParser) -> None:
         type=whole(1),
         default=1,
         metavar="N",
-        help="answers to --prompt, decoded together; answer i (from 0) is the one of seed S + i "
-        "(default: 1)",
+        help="answers to --prompt, decoded together, at most 128; answer i (from 0) is the one of "
+        "seed S + i (default: 1)",
     )
     group.add_argument(
         "--chat", action="store_true", help="put the prompt into the bundle's chat template"
@@ -136,9 +137,10 @@ def run(args: argparse.Namespace) -> int:
         names = [f"prompt {number}" for number in range(1, len(prompts) + 1)]
         return _answer_many(args, dict(zip(names, prompts, strict=True)), params, options)
     if args.n > 1:
+        laws = choice_params(params, args.n)
         prompt = one_prompt(args.prompt)
         choices = {f"choice {number}": prompt for number in range(1, args.n + 1)}
-        return _answer_many(args, choices, choice_params(params, args.n), options)
+        return _answer_many(args, choices, laws, options)
     if args.batch is not None:
         raise UsageError("--batch goes with --prompts or --n; one answer is decoded alone")
     return _answer_one(args, params, options)
@@ -156,10 +158,19 @@ def _answer_one(args: argparse.Namespace, params: SamplingParams, options: Gener
             record = as_record(completion, llm.tokenizer)
             emit(to_json({**record, "settings": settings, "formulas": FORMULAS}))
         else:
+            is_begun = False
+
+            def show(piece: str) -> None:
+                nonlocal is_begun
+                is_begun = True
+                emit(piece)
+
             try:
-                completion = llm.generate(ids, params, on_text=emit, **options)
+                completion = llm.generate(ids, params, on_text=show, **options)
+                is_begun = True
             finally:
-                emit("\n")
+                if is_begun:
+                    emit("\n")
     if args.trace is not None:
         save_trace(llm, args.trace)
     if not args.json and not args.quiet:
@@ -211,6 +222,7 @@ def _encode(args: argparse.Namespace, llm: LLM, prompts: dict[str, str]) -> list
         ids = llm.encode(prompt, chat=args.chat)
         check_fits(name, len(ids), llm.limits.max_len)
         encoded.append(ids)
-    if llm.note and not args.quiet:
+    is_told_later = llm.mode == AUTO and not args.json  # with the answer's summary
+    if llm.note and not args.quiet and not is_told_later:
         say(f"note: {llm.note}")
     return encoded

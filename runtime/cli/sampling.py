@@ -7,7 +7,7 @@ from pathlib import Path
 
 from engines.errors import UsageError
 from runtime.cli.options import text, whole
-from runtime.grammar import Grammar, require_library
+from runtime.grammar import Grammar, check
 from runtime.request import GenerateOptions, read_options
 from runtime.sampling.params import SamplingParams
 
@@ -204,7 +204,7 @@ def options_of(args: argparse.Namespace, *, logprobs: int | None = None) -> Gene
     # Refused now, not after a model was loaded.
     read_options(vocab_size=None, **options)
     if options["grammar"] is not None:
-        require_library()
+        check(options["grammar"])
     return options
 
 

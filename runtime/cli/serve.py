@@ -21,7 +21,8 @@ from runtime.cli.options import (
     text,
     whole,
 )
-from runtime.serve.config import MIB, ServeConfig, is_loopback
+from runtime.cli.serve_ray import add_ray_options, run_ray, wants_ray
+from runtime.serve.config import KEY_VARIABLE, MIB, ServeConfig, is_loopback, read_key
 from runtime.serve.log import logger
 from runtime.serve.process import bind, require_packages, run_app, url_of
 from runtime.serve.rounds import RoundLog
@@ -31,7 +32,6 @@ from runtime.serve.speculative import read_speculative_config
 if TYPE_CHECKING:
     from runtime.llm import LLM
 
-KEY_VARIABLE = "SSD_API_KEY"
 DEFAULTS = {"mode": "auto", "verify": "coupled", "fallback": "auto", "drafter": "auto"}
 """Of the options that --speculative-config can speak for, where it is not None."""
 
@@ -76,6 +76,7 @@ def add_to(commands: Commands) -> None:
     _add_network_options(parser)
     _add_limit_options(parser)
     _add_output_options(parser)
+    add_ray_options(parser)
     parser.set_defaults(run=run)
 
 
@@ -95,8 +96,12 @@ def _add_network_options(parser: argparse.ArgumentParser) -> None:
         "--api-key",
         type=text,
         metavar="KEY",
-        help="what clients have to send as Authorization: Bearer KEY on /v1; other users of this "
-        f"machine can read it here, so better set {KEY_VARIABLE} in the environment",
+        help="what clients have to send as Authorization: Bearer KEY, but for /health, /metrics "
+        "and the page's files; other users of this machine can read it here, so better set "
+        f"{KEY_VARIABLE} in the environment",
+    )
+    group.add_argument(
+        "--protect-metrics", action="store_true", help="ask for the key at /metrics, too"
     )
     group.add_argument(
         "--allow-origin",
@@ -158,6 +163,8 @@ def run(args: argparse.Namespace) -> int:
     require_packages()
     _apply_speculative_config(args)
     config = _config_of(args)
+    if wants_ray(args):
+        return run_ray(args, config)
     with bind(args.host, args.port) as bound:  # before a model is loaded for nothing
         rounds = RoundLog(num_draft=0)
         with busy(f"loading {args.bundle}", quiet=args.quiet, plain=True) as announce:
@@ -221,14 +228,10 @@ def _apply_speculative_config(args: argparse.Namespace) -> None:
 
 
 def _config_of(args: argparse.Namespace) -> ServeConfig:
-    key = args.api_key if args.api_key is not None else os.environ.get(KEY_VARIABLE)
-    if key is not None and not (key.isascii() and key.isprintable() and key == key.strip() and key):
-        raise UsageError(
-            f"the API key ({KEY_VARIABLE}) must be printable ASCII without outer blanks"
-        )
     return ServeConfig(
         model_name=args.served_model_name or Path(os.path.abspath(args.bundle)).name,
-        api_key=key,
+        api_key=read_key(args.api_key),
+        protects_metrics=args.protect_metrics,
         max_waiting=args.max_waiting,
         max_choices=args.max_choices,
         max_body_bytes=args.max_body_mib * MIB,

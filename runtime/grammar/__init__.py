@@ -5,7 +5,7 @@ compiler.py  GrammarCompiler: a grammar and a tokenizer become a state that know
              may come next (through the llguidance library, the extra ``grammar``)
 """
 
-from runtime.grammar.compiler import GrammarCompiler, GrammarState, require_library
+from runtime.grammar.compiler import GrammarCompiler, GrammarState, check
 from runtime.grammar.value import Grammar, GrammarKind
 
-__all__ = ["Grammar", "GrammarCompiler", "GrammarKind", "GrammarState", "require_library"]
+__all__ = ["Grammar", "GrammarCompiler", "GrammarKind", "GrammarState", "check"]

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -104,20 +105,16 @@ class GrammarCompiler:
             return GrammarState(matcher.deep_copy(), self._eos_ids)
 
     def _compile(self, grammar: Grammar) -> llguidance.LLMatcher:
-        require_library()
+        _require_library()
         import llguidance
 
         if self._tokenizer is None:
             self._tokenizer = self._read_tokenizer()
-        try:
+        with _refused(grammar) as refuse:
             compiled = _source_of(grammar)
             limits = llguidance.LLParserLimits(verbose_errors=False)
             matcher = llguidance.LLMatcher(self._tokenizer, compiled, log_level=0, limits=limits)
-            reason = matcher.get_error()
-        except ValueError as error:
-            reason = str(error)
-        if reason:
-            raise UsageError(f"the {grammar.kind} cannot be used: {_one_line(reason)}")
+            refuse(matcher.get_error())
         return matcher
 
     def _read_tokenizer(self) -> llguidance.LLTokenizer:
@@ -135,7 +132,36 @@ class GrammarCompiler:
             ) from None
 
 
-def require_library() -> None:
+def check(grammar: Grammar) -> None:
+    """Raise UsageError for a grammar that no model's texts could be held to, as far as that is
+    known without a tokenizer; MissingDependencyError where none can be compiled here."""
+    _require_library()
+    import llguidance
+
+    with _refused(grammar) as refuse:
+        limits = llguidance.LLParserLimits(verbose_errors=False)
+        is_wrong, reasons = llguidance.LLMatcher.validate_grammar_with_warnings(
+            _source_of(grammar), limits=limits
+        )
+        refuse(reasons[0] if is_wrong else "")
+
+
+@contextmanager
+def _refused(grammar: Grammar) -> Iterator[Callable[[str], None]]:
+    """Takes the library's reason not to use a grammar, or what it raises, as UsageError."""
+
+    def refuse(reason: str) -> None:
+        if reason:
+            raise ValueError(reason)
+
+    try:
+        yield refuse
+    except ValueError as error:
+        reason = _one_line(str(error))
+        raise UsageError(f"the {grammar.kind} cannot be used: {reason}") from None
+
+
+def _require_library() -> None:
     """Raise MissingDependencyError unless grammars can be compiled here."""
     try:
         import llguidance  # noqa: F401  (only whether it is there)

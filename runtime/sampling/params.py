@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TypeGuard
 
 from engines.errors import UsageError
 
@@ -12,6 +13,9 @@ NUM_SEEDS = 2**64
 MOST_EDIT = 1e30
 """The largest penalty or bias: beyond it float32 logits would overflow, and a token is out of
 question long before."""
+
+MOST_CHOICES = 128
+"""Of one prompt at once, as elsewhere."""
 
 Bias = tuple[tuple[int, float], ...]
 """(token id, number), ascending, no id twice."""
@@ -122,9 +126,9 @@ class SamplingParams:
 
 def choice_params(params: SamplingParams, n: int) -> list[SamplingParams]:
     """The parameters of n choices of one prompt: choice i has seed (seed + i) mod 2**64, and is
-    what a request of its own with that seed is. Raises UsageError unless n is at least 1."""
-    if not _is_int(n) or n < 1:
-        raise _refusal("n", n, "a whole number >= 1")
+    what a request of its own with that seed is. Raises UsageError unless n is 1 to 128."""
+    if not _is_int(n) or not 1 <= n <= MOST_CHOICES:
+        raise _refusal("n", n, f"a whole number from 1 to {MOST_CHOICES}")
     return [replace(params, seed=(params.seed + i) % NUM_SEEDS) for i in range(n)]
 
 
@@ -136,7 +140,7 @@ def _is_id(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _is_finite(value: object) -> bool:
+def _is_finite(value: object) -> TypeGuard[float]:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     try:
@@ -146,7 +150,7 @@ def _is_finite(value: object) -> bool:
 
 
 def _is_edit(value: object) -> bool:
-    return _is_finite(value) and abs(value) <= MOST_EDIT  # type: ignore[arg-type]
+    return _is_finite(value) and abs(value) <= MOST_EDIT
 
 
 def _pairs(bias: object) -> Bias:

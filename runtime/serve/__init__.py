@@ -7,4 +7,6 @@ rounds     what the engine did, round by round; read by ``metrics`` and ``/stats
 http/      the routes; the only folder that imports FastAPI
 page/      the files of the page at /: chat, and a timeline of the last rounds
 process    the socket, the signals, the drain
+batch/     files of requests: ``python -m runtime batch``
+ray/       many replicas with Ray Serve and Ray Data; the only folder that imports Ray
 """

@@ -1,6 +1,7 @@
-"""What the server asks of the engine loop: ``runtime.async_llm.AsyncLLM`` is one.
+"""What the server asks of the engines: ``runtime.async_llm.AsyncLLM`` is the one that serves.
 
-Called on the event loop's thread only. Nothing here waits but the iteration.
+Called on the event loop's thread, but for ``Model`` and ``Engines.deltas``, which any thread may
+call. Nothing here waits but the iteration.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Piece(Protocol):
 
 
 class Pieces(Protocol):
-    """One text on its way."""
+    """One text on its way. Forgotten, it ends as if it was cancelled."""
 
     def __aiter__(self) -> AsyncIterator[Piece]: ...
 
@@ -62,6 +63,8 @@ class Model(Protocol):
     @property
     def note(self) -> str | None: ...
     @property
+    def has_lost_draft(self) -> bool: ...
+    @property
     def limits(self) -> Limits: ...
     @property
     def settings(self) -> Settings: ...
@@ -75,8 +78,8 @@ class Model(Protocol):
     def compile(self, grammar: Grammar) -> None: ...
 
 
-class EngineLoop(Protocol):
-    """The engines, in a thread of their own."""
+class Engines(Protocol):
+    """A model, and the thread that runs it."""
 
     @property
     def llm(self) -> Model: ...

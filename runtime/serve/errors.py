@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from engines.errors import CapacityError, SsdError, UsageError, as_line
+from engines.errors import (
+    CapacityError,
+    MissingDependencyError,
+    SsdError,
+    UsageError,
+    as_line,
+)
 
 INVALID = "invalid_request_error"
 CONTEXT = "context_length_exceeded"
@@ -52,8 +60,9 @@ class ApiError(Exception):
         }
 
 
-def as_api_error(error: Exception) -> ApiError:
-    """What a client is told of an error that was raised for its request.
+def as_api_error(error: Exception, param: str | None = None) -> ApiError:
+    """What a client is told of an error that was raised for its request, for this parameter of it
+    (None: the one that the message begins with).
 
     The words of an SsdError are meant for users; of any other only that it happened.
     """
@@ -61,9 +70,12 @@ def as_api_error(error: Exception) -> ApiError:
         case ApiError():
             return error
         case UsageError():
-            return ApiError(400, str(error), code="invalid_value", param=_parameter(str(error)))
+            param = param or _parameter(str(error))
+            return ApiError(400, str(error), code="invalid_value", param=param)
         case CapacityError():
-            return ApiError(400, str(error), code=CONTEXT)
+            return ApiError(400, str(error), code=CONTEXT, param=param)
+        case MissingDependencyError():  # it is there or not: no other try helps
+            return ApiError(400, str(error), code="unsupported_parameter", param=param)
         case SsdError():
             return ApiError(500, str(error), kind="server_error", code="engine_error")
     return ApiError(
@@ -71,10 +83,28 @@ def as_api_error(error: Exception) -> ApiError:
     )
 
 
+@contextmanager
+def blamed(param: str | None) -> Iterator[None]:
+    """What is refused in here is refused for this parameter of the request."""
+    try:
+        yield
+    except (UsageError, CapacityError, MissingDependencyError) as error:
+        raise as_api_error(error, param) from error
+
+
 def _parameter(message: str) -> str | None:
     """The parameter that a message begins with ("min-tokens is 9, ..."), if it does."""
-    found = re.match(r"([a-z]+(?:[-_][a-z]+)*) (?:is|has) ", message)
+    found = re.match(r"(?:the )?([a-z]+(?:[-_][a-z]+)*) (?:is|has|cannot|may) ", message)
     return found[1].replace("-", "_") if found else None
+
+
+def model_not_found(asked: str, served: str) -> ApiError:
+    return ApiError(
+        404,
+        f"there is no model {asked!r} here; this server has {served!r}",
+        code="model_not_found",
+        param="model",
+    )
 
 
 def draining() -> ApiError:

@@ -33,7 +33,7 @@ def as_text(line: Line) -> str:
         ):
             if more[name] is not None:
                 parts.append(form.format(more[name]))
-        parts += [str(reason) for reason in more["finish_reasons"]]  # type: ignore[attr-defined]
+        parts += [str(reason) for reason in more["finish_reasons"]]
     if line.is_cut:
         parts.append("the client went away")
     if "error" in more:

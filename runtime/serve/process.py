@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from engines.errors import MissingDependencyError, UsageError
 from runtime.serve.service import GRACE_S, Service
+from runtime.serve.systemd import READY, STOPPING, Systemd
 
 if TYPE_CHECKING:
     import uvicorn
@@ -93,9 +94,13 @@ def run_app(
         backlog=BACKLOG,
         timeout_graceful_shutdown=int(GRACE_S),
     )
-    logging.getLogger("uvicorn.error").addHandler(_Sayer(say))
+    log, sayer = logging.getLogger("uvicorn.error"), _Sayer(say)
+    log.addHandler(sayer)
     server = _server(config, service, bound, on_ready, say)
-    asyncio.run(server.serve(sockets=[bound]))
+    try:
+        asyncio.run(server.serve(sockets=[bound]))
+    finally:
+        log.removeHandler(sayer)
     code: int = server.exit_code
     return code
 
@@ -128,6 +133,8 @@ def _server(
 
         def __init__(self) -> None:
             super().__init__(config)
+            self._systemd = Systemd()
+            self._watching: asyncio.Task[None] | None = None
             self._draining: asyncio.Task[None] | None = None
             self._is_second = asyncio.Event()
 
@@ -139,6 +146,10 @@ def _server(
                     f"cannot listen at {url_of(bound)}: {error.strerror}; give another --port"
                 ) from None
             on_ready()
+            self._systemd.tell(READY)
+            # Engines that failed get no requests from a balancer, so that only a restart helps.
+            watching = self._systemd.watch(lambda: service.state != "failed")
+            self._watching = asyncio.create_task(watching)
 
         @contextmanager
         def capture_signals(self) -> Iterator[None]:
@@ -165,6 +176,7 @@ def _server(
             self._draining = asyncio.create_task(self._drain())
 
         async def _drain(self) -> None:
+            self._systemd.tell(STOPPING)
             num_inside = service.gate.num_inside
             if num_inside:
                 limit_s = service.config.drain_timeout_s

@@ -9,6 +9,7 @@ from time import monotonic
 
 from runtime.spec.fallback import ProposalKind
 from runtime.spec.plan import RoundReport
+from runtime.stats import Stats
 
 NUM_KEPT = 512
 WINDOW_S = 10
@@ -147,7 +148,7 @@ class Hits:
     num_hits_after_miss: int = 0
     num_rounds_after_miss: int = 0
 
-    def add(self, stats: object) -> None:
+    def add(self, stats: Stats) -> None:
         for name in self.__slots__:
             setattr(self, name, getattr(self, name) + getattr(stats, name))
 

@@ -9,10 +9,12 @@ from functools import partial
 from time import perf_counter
 from typing import Literal, Protocol
 
-from runtime.serve.api import EngineLoop, Model, Pieces
+from runtime.request import GenerateOptions
+from runtime.sampling.params import SamplingParams
+from runtime.serve.api import Engines, Model, Pieces
 from runtime.serve.asked import Asked
 from runtime.serve.config import ServeConfig
-from runtime.serve.errors import ApiError, draining
+from runtime.serve.errors import ApiError, blamed, draining, model_not_found
 from runtime.serve.gate import Gate
 from runtime.serve.generation import Generation, Timing
 from runtime.serve.rounds import Hits, RoundLog
@@ -32,7 +34,7 @@ class Listener(Protocol):
 class Service:
     """One server. On the event loop's thread only."""
 
-    def __init__(self, engines: EngineLoop, rounds: RoundLog, config: ServeConfig) -> None:
+    def __init__(self, engines: Engines, rounds: RoundLog, config: ServeConfig) -> None:
         self.engines = engines
         self.rounds = rounds
         self.config = config
@@ -40,7 +42,9 @@ class Service:
         self.gate = Gate(max_batch=model.settings.max_batch, max_waiting=config.max_waiting)
         self.hits = Hits()
         self.num_prompt_tokens = self.num_cached_tokens = self.num_generated_tokens = 0
-        self.endings: Counter[str] = Counter()
+        # Zeros where a first rise must not go unseen, and by HTTP status; 0: the client went away.
+        self.endings = Counter(dict.fromkeys(("stop", "length", "cancelled", "error"), 0))
+        self.responses = Counter(dict.fromkeys((0, 200, 400, 401, 429, 500, 503, 504), 0))
         self.listeners: list[Listener] = []
         self._running: set[Generation] = set()
 
@@ -72,22 +76,15 @@ class Service:
     def check(self, model_name: str | None) -> None:
         """Raises ApiError unless a request for that model can be taken."""
         if model_name is not None and model_name != self.config.model_name:
-            raise ApiError(
-                404,
-                f"there is no model {model_name!r} here; this server has "
-                f"{self.config.model_name!r}",
-                code="model_not_found",
-                param="model",
-            )
+            raise model_not_found(model_name, self.config.model_name)
         if self.gate.is_draining:
             raise draining()
 
     async def generate(self, asked: Asked, num_prompts: int, encode: Encode) -> Generation:
         """Texts for all prompts: choice ``p * n + i`` is the i-th of prompt p.
 
-        ``encode`` makes the prompts' ids, off the event loop, where a grammar is compiled, too:
-        long ones take their time. Raises ApiError, or UsageError and CapacityError, for what
-        cannot be served.
+        ``encode`` makes the prompts' ids. Raises ApiError, or UsageError and CapacityError, for
+        what cannot be served.
         """
         timing = Timing(perf_counter())
         num_choices = num_prompts * len(asked.laws)
@@ -102,14 +99,10 @@ class Service:
         place = self.gate.admit(num_choices)
         streams: list[Pieces] = []
         try:
-            prompts = await asyncio.to_thread(self._prepare, asked, encode)
-            limits = self.model.limits
-            options = [asked.for_prompt(ids, limits.max_len) for ids in prompts]
+            # Off the event loop: long prompts, grammars and lists of words take their time.
+            prompt_lens = await asyncio.to_thread(self._begin_all, asked, encode, streams)
             if self.gate.is_draining:  # meanwhile
                 raise draining()
-            for ids, each in zip(prompts, options, strict=True):
-                # One after the other: what a later one is refused for ends those before it.
-                streams.extend(self.engines.deltas(ids, law, **each) for law in asked.laws)
         except BaseException:
             for stream in streams:
                 stream.cancel()
@@ -119,17 +112,36 @@ class Service:
             streams,
             place,
             timing,
-            prompt_lens=[len(ids) for ids in prompts],
+            prompt_lens=prompt_lens,
             timeout_s=self.config.request_timeout_s,
             on_close=self._ended,
         )
         self._running.add(generation)
         return generation
 
-    def _prepare(self, asked: Asked, encode: Encode) -> list[list[int]]:
+    def _begin_all(self, asked: Asked, encode: Encode, streams: list[Pieces]) -> list[int]:
+        """Begin all texts of a request; the prompts' lengths. What has begun stands in ``streams``
+        also where a later one is refused."""
         if asked.grammar is not None:
-            self.model.compile(asked.grammar)
-        return encode()
+            with blamed(asked.grammar_name):
+                self.model.compile(asked.grammar)
+        with blamed(asked.prompt_name):
+            prompts = encode()
+        options = [asked.for_prompt(ids, self.model.limits.max_len) for ids in prompts]
+        for ids, each in zip(prompts, options, strict=True):
+            for law in asked.laws:
+                streams.append(self.begin(asked, ids, law, each))  # noqa: PERF401 - see above
+        return [len(ids) for ids in prompts]
+
+    def begin(
+        self,
+        asked: Asked,  # noqa: ARG002 - for those who choose among engines
+        ids: Sequence[int],
+        law: SamplingParams,
+        options: GenerateOptions,
+    ) -> Pieces:
+        """Begin one text of a request. Called in a thread of its own, not the event loop's."""
+        return self.engines.deltas(ids, law, **options)
 
     def _ended(self, generation: Generation) -> None:
         self._running.discard(generation)

@@ -19,12 +19,13 @@ from runtime.stats import Stats
 
 ENDINGS = {
     "stop": "stop",
-    "grammar": "stop",
+    "grammar": "abort",
     "length": "length",
     "context": "length",
     "cancelled": "abort",
 }
-"""OpenAI's words for ours. It has none for a text that the server itself ended; vLLM's is abort."""
+"""OpenAI's words for ours. It has none for a text that the server itself ended, or that could not
+come to the end it was asked for; vLLM's is abort."""
 Record = dict[str, Any]
 
 

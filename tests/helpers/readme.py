@@ -14,7 +14,9 @@ ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 POLYGRAPHY_SECTION = "TensorRT and polygraphy"
 SERVE_SECTION = "Serve"
-ELSEWHERE = (POLYGRAPHY_SECTION, SERVE_SECTION)
+RAY_SECTION = "Many replicas with Ray Serve"
+EMBED_SECTION = "Embed in C and C++"
+ELSEWHERE = (POLYGRAPHY_SECTION, SERVE_SECTION, RAY_SECTION, EMBED_SECTION)
 """Sections that have test files of their own."""
 _FENCE = re.compile(r"^```(\w*)$")
 

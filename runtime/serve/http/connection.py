@@ -22,8 +22,10 @@ class Connection(H11Protocol):
         self._head_alarm: asyncio.TimerHandle | None = None
         self._stall_alarm: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        # So that any byte that is not taken is noticed, the last ones of an answer, too.
+        transport.set_write_buffer_limits(high=0)
         self._watch_head()
 
     def data_received(self, data: bytes) -> None:

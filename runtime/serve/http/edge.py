@@ -14,6 +14,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import perf_counter
+from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -21,9 +22,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from runtime.serve.config import ServeConfig
 from runtime.serve.errors import ApiError, as_api_error
 from runtime.serve.http.errors import Refused, answer
+from runtime.serve.http.page import FILES
 
 log = logging.getLogger("runtime.serve")
-NEEDS_KEY = "/v1/"
+API = "/v1/"
+"""What clients ask for; all else is for whoever runs the server."""
+OPEN = frozenset({"/health", *FILES})
+"""Whose answers tell nothing of anybody's texts, and whose readers have no key: what keeps the
+server running, and a page that asks for the key itself."""
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
@@ -38,7 +44,7 @@ class Line:
     status: int = 0
     seconds: float = 0.0
     is_cut: bool = False
-    more: dict[str, object] = field(default_factory=dict)
+    more: dict[str, Any] = field(default_factory=dict)
 
 
 def line_of(scope: Scope) -> Line:
@@ -55,6 +61,7 @@ class Edge:
         self._config = config
         self._log = log
         self._key = None if config.api_key is None else config.api_key.encode()
+        self._open = OPEN if config.protects_metrics else OPEN | {"/metrics"}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -96,7 +103,7 @@ class Edge:
             self._log(line)
 
     def _refusal(self, path: str, headers: Headers) -> ApiError | None:
-        if self._key is not None and path.startswith(NEEDS_KEY) and not self._has_key(headers):
+        if self._key is not None and path not in self._open and not self._has_key(headers):
             return ApiError(
                 401,
                 "this server asks for an API key: send it as Authorization: Bearer KEY",

@@ -11,12 +11,16 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, model_validator
 
+from runtime.sampling.params import MOST_CHOICES
+
 MOST_STOPS = 16
 MOST_LOGPROBS = 20
 """As many as vLLM gives; OpenAI's own limit is 5 for texts and 20 for chats."""
 LEAST_SEED, MOST_SEED = -(2**63), 2**64 - 1
 
 MOST_BIASES = 4096
+MOST_STOP_IDS = 1024
+MOST_LABELS = 16
 
 Item = TypeVar("Item")
 Few: TypeAlias = Annotated[list[Item], Field(fail_fast=True)]
@@ -78,7 +82,8 @@ class _Body(BaseModel):
 class StreamOptions(_Body):
     """``include_usage``: one more chunk at the end has the counts of tokens."""
 
-    include_usage: bool = False
+    include_usage: bool | None = None
+    include_obfuscation: Off = None
     continuous_usage_stats: Off = None
 
 
@@ -128,12 +133,12 @@ class _Asked(_Body):
     seed: Annotated[int, Field(ge=LEAST_SEED, le=MOST_SEED)] | None = Field(
         default=None, description="the same seed gives the same text; without one, a random one"
     )
-    n: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     min_tokens: Annotated[int, Field(ge=0)] | None = None
     ignore_eos: bool | None = None
     stop: Stops | None = None
-    stop_token_ids: TokenIds | None = None
+    stop_token_ids: Annotated[TokenIds, Field(max_length=MOST_STOP_IDS)] | None = None
     bad_words: Annotated[Few[BadWord], Field(max_length=100)] | None = None
     cache_salt: Word | None = Field(
         default=None, description="share cached prompts only with requests that have the same"
@@ -195,6 +200,7 @@ class Message(_Body):
     annotations: Annotated[list[JsonValue], Field(max_length=0)] | None = None
     function_call: None = None
     tool_calls: Annotated[list[JsonValue], Field(max_length=0)] | None = None
+    reasoning: None = None
     reasoning_content: None = None
 
     def as_said(self) -> dict[str, str]:
@@ -221,14 +227,21 @@ class ChatRequest(_Asked):
     modalities: Few[Literal["text"]] | None = None
     audio: None = None
     prediction: None = None
-    reasoning_effort: None = None
-    verbosity: None = None
+    moderation: None = None
+    reasoning_effort: Literal["none"] | None = None
+    verbosity: Literal["medium"] | None = None
     web_search_options: None = None
     store: Off = None
-    metadata: None = None
+    metadata: Annotated[dict[str, str], Field(max_length=MOST_LABELS)] | None = Field(
+        default=None, description="labels of yours; changes nothing"
+    )
     service_tier: Literal["auto", "default"] | None = None
     safety_identifier: str | None = Field(default=None, description="changes nothing")
     prompt_cache_key: str | None = Field(default=None, description="changes nothing")
+    prompt_cache_options: None = None
+    prompt_cache_retention: Literal["in_memory", "in-memory"] | None = Field(
+        default=None, description="as it is"
+    )
     add_generation_prompt: Literal[True] | None = None
 
 

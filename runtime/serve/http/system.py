@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from runtime.serve.errors import ApiError
+from runtime.serve.errors import model_not_found
 from runtime.serve.http import responses
 from runtime.serve.http.metrics import Metrics
 from runtime.serve.http.streaming import as_json
@@ -36,12 +36,7 @@ def router_of(service: Service) -> APIRouter:
     async def model(name: str) -> responses.ModelCard:
         """One model by its name."""
         if name != service.config.model_name:
-            raise ApiError(
-                404,
-                f"there is no model {name!r} here; this server has {service.config.model_name!r}",
-                code="model_not_found",
-                param="model",
-            )
+            raise model_not_found(name, service.config.model_name)
         return card()
 
     async def health() -> Response:

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from engines.errors import UsageError
 from runtime.serve.asked import COMPLETION_TOKENS, read_request
 from runtime.serve.errors import ApiError
+from runtime.serve.generation import Generation
 from runtime.serve.http import responses
 from runtime.serve.http.requests import KNOWN_EXAMPLES, ChatRequest, CompletionRequest
 from runtime.serve.http.streaming import EventStream, streamed, whole
@@ -76,14 +77,14 @@ def router_of(service: Service) -> APIRouter:
     async def _answered(
         request: Request,
         body: CompletionRequest | ChatRequest,
-        generation: Any,
+        generation: Generation,
         envelope: Envelope,
         shape: Shape,
     ) -> Response:
         if not body.stream:
             return await whole(request, generation, envelope, shape, service)
         options = body.stream_options
-        includes_usage = options is not None and options.include_usage
+        includes_usage = options is not None and bool(options.include_usage)
         events = streamed(generation, envelope, shape, service, includes_usage=includes_usage)
         return EventStream(events, generation)
 

@@ -39,7 +39,7 @@ async function learnLimits() {
   } catch { /* the line on the engines says that the server does not answer */ }
 }
 
-function headers() {
+export function headers() {
   const key = find("key").value; // held by the field alone
   return key ? { Authorization: `Bearer ${key}` } : {};
 }

@@ -1,6 +1,6 @@
 // Asks the server for its last rounds while somebody looks, and starts the chat.
 
-import { startChat } from "./chat.js";
+import { headers, startChat } from "./chat.js";
 import { Timeline } from "./timeline.js";
 
 const NUM_ROUNDS = 128; // kept here, and asked for at most
@@ -11,8 +11,9 @@ let after = 0;
 let numDone = 0;
 
 async function look() {
-  const response = await fetch(`stats?after=${after}&last=${NUM_ROUNDS}`);
-  if (!response.ok) throw new Error(`status ${response.status}`);
+  const response = await fetch(`stats?after=${after}&last=${NUM_ROUNDS}`, { headers: headers() });
+  if (response.status === 401) throw new Error("asks for the API key");
+  if (!response.ok) throw new Error("no answer from the server");
   const stats = await response.json();
   const numNow = Object.values(stats.rounds_by_mode).reduce((sum, num) => sum + num, 0);
   if (numNow < numDone) { // another process: its rounds are numbered from 1
@@ -53,8 +54,9 @@ async function watch() {
   if (!document.hidden) { // nobody watches a hidden page: it asks for nothing
     try {
       isBusy = await look();
-    } catch {
-      find("state").textContent = "no answer from the server";
+    } catch (error) {
+      find("state").textContent = error instanceof TypeError ? "no answer from the server"
+        : error.message; // fetch itself knows only that nothing came
       pause = 2000;
     }
   }

@@ -11,13 +11,13 @@ from typing import Any, cast
 
 import pytest
 
-from engines.errors import BundleCorruptError
+from engines.errors import BundleCorruptError, UsageError
 from runtime.cli.answers import Run
 from runtime.cli.entry import main
 from runtime.grammar import Grammar
 from runtime.llm import Completion
 from runtime.sampling.params import SamplingParams
-from tests.runtime.cli.fake_llm import SETTINGS, FakeBundle, stats
+from tests.runtime.cli.fake_llm import SETTINGS, FakeBundle, FakeLlm, stats
 
 GENERATE = ["generate", "--bundle", "b"]
 NO_OPTIONS = {
@@ -35,7 +35,7 @@ def failure(capsys: pytest.CaptureFixture[str], code: int) -> str:
     """The one line of a run that must have failed."""
     out, err = capsys.readouterr()
     assert code == 2
-    assert out.strip() == ""
+    assert out == ""
     assert err.startswith("error: ")
     assert err.count("\n") == 1
     return err
@@ -398,10 +398,10 @@ def test_any_message_is_one_line_of_plain_text(
 
 
 def test_auto_says_what_it_did_and_why(capsys: pytest.CaptureFixture[str]) -> None:
-    """It may have changed its mind since its note was printed at load."""
+    """Once, and last: it may have changed its mind since it was loaded."""
     bundle = FakeBundle(note="auto runs sd K 2 (a trial went well)", rounds={"ar": 3, "sd": 9})
     assert main([*GENERATE, "--prompt", "hi"], bundle.open) == 0
-    *_, line, note = capsys.readouterr().err.splitlines()
+    line, note = capsys.readouterr().err.splitlines()
     assert line.startswith("auto: 12 tokens")
     assert line.endswith("; rounds ar 3, sd 9")
     assert note == "note: auto runs sd K 2 (a trial went well)"
@@ -471,6 +471,9 @@ def test_the_form_of_the_answer_reaches_the_model(tmp_path: Path) -> None:
         (["--logit-bias", "7=nan"], "logit_bias is {7: nan}"),
         (["--repetition-penalty", "0"], "repetition_penalty is 0.0"),
         (["--n", "0"], "whole number >= 1"),
+        (["--n", "129"], "n is 129; it must be a whole number from 1 to 128"),
+        (["--regex", "("], "the regular expression cannot be used"),
+        (["--grammar", "README.md"], "the grammar cannot be used"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -482,6 +485,27 @@ def test_what_cannot_be_asked_for_is_refused_before_a_model_is_loaded(
     code = main([*GENERATE, "--mode", "ar", "--prompt", "hi", *options], bundle.open)
     assert reason in failure(capsys, code)
     assert bundle.events == []
+
+
+def test_a_schema_that_cannot_be_kept_is_refused_before_a_model_is_loaded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    schema, bundle = tmp_path / "schema.json", FakeBundle()
+    schema.write_text('{"type": "object", "not": {}}')
+    code = main([*GENERATE, "--prompt", "hi", "--json-schema", str(schema)], bundle.open)
+    assert "the JSON schema cannot be used" in failure(capsys, code)
+    assert bundle.events == []
+
+
+def test_what_is_refused_after_loading_leaves_no_empty_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_args: object, **_options: object) -> None:
+        raise UsageError("stop-token-ids has token id 900, the vocabulary ends at 5")
+
+    monkeypatch.setattr(FakeLlm, "generate", refuse)
+    code = main([*GENERATE, "--mode", "ar", "--prompt", "hi"], FakeBundle().open)
+    assert "token id 900" in failure(capsys, code)
 
 
 def test_several_answers_to_one_prompt_have_seeds_of_their_own(

@@ -11,7 +11,7 @@ import pytest
 
 from runtime.cli import serve
 from runtime.cli.entry import build_parser, main
-from runtime.serve.config import is_loopback
+from runtime.serve.config import KEY_VARIABLE, is_loopback
 
 
 def refuse(*_: Any, **__: Any) -> Any:
@@ -31,6 +31,7 @@ def refuse(*_: Any, **__: Any) -> Any:
         (["--max-waiting", "-1"], "--max-waiting"),
         (["--api-key", "a\nb"], "API key"),
         (["--api-key", ""], "--api-key"),
+        (["--protect-metrics"], "there is none"),
         (["--batch", "0"], "--batch"),
     ],
 )
@@ -68,11 +69,11 @@ def test_the_key_comes_from_the_environment_and_the_option_wins(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert serve._config_of(parsed()).api_key is None
-    monkeypatch.setenv(serve.KEY_VARIABLE, "from outside")
+    monkeypatch.setenv(KEY_VARIABLE, "from outside")
     assert serve._config_of(parsed()).api_key == "from outside"
     assert serve._config_of(parsed("--api-key", "given")).api_key == "given"
-    monkeypatch.setenv(serve.KEY_VARIABLE, "")
-    with pytest.raises(serve.UsageError, match=serve.KEY_VARIABLE):  # meant, and no key at all
+    monkeypatch.setenv(KEY_VARIABLE, "")
+    with pytest.raises(serve.UsageError, match=KEY_VARIABLE):  # meant, and no key at all
         serve._config_of(parsed())
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engines.errors import MissingDependencyError, UsageError
-from runtime.grammar import Grammar, GrammarCompiler
+from runtime.grammar import Grammar, GrammarCompiler, check
 from runtime.text.tokenizer import Tokenizer
 from tests.helpers.checkpoints import byte_level_tokenizer
 
@@ -90,6 +90,7 @@ def test_what_ends_is_what_the_schema_says(seed) -> None:
     ],
 )
 def test_end_of_sequence_comes_where_the_text_is_complete(grammar, whole, begun, wrong) -> None:
+    check(grammar)
     assert follow(grammar, whole) is True
     assert follow(grammar, begun) is False
     assert follow(grammar, wrong) is None
@@ -117,11 +118,13 @@ def test_a_choice_is_word_for_word(answers) -> None:
     ids=str,
 )
 def test_what_cannot_be_enforced_is_refused_in_one_line(grammar, reason) -> None:
-    """A schema's keyword that is passed by gives answers that the schema forbids."""
-    with pytest.raises(UsageError, match=reason) as caught:
-        COMPILER.start(grammar)
-    assert "\n" not in str(caught.value)
-    assert len(str(caught.value)) < 400
+    """A schema's keyword that is passed by gives answers that the schema forbids. Without a
+    tokenizer, too: a command said so only when the model was loaded."""
+    for refuse in (COMPILER.start, check):
+        with pytest.raises(UsageError, match=reason) as caught:
+            refuse(grammar)
+        assert "\n" not in str(caught.value)
+        assert len(str(caught.value)) < 400
 
 
 @pytest.mark.parametrize(
@@ -175,6 +178,8 @@ def test_without_the_library_the_extra_is_named(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "llguidance", None)
     with pytest.raises(MissingDependencyError, match="grammar"):
         GrammarCompiler(TOKENIZER, VOCAB, (EOS,)).start(Grammar.json_object())
+    with pytest.raises(MissingDependencyError, match="grammar"):
+        check(Grammar.json_object())
 
 
 def test_a_model_without_an_end_is_refused() -> None:

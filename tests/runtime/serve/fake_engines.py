@@ -39,6 +39,7 @@ class FakeModel:
     def __init__(self) -> None:
         self.mode = "ssd"
         self.note: str | None = None
+        self.has_lost_draft = False
         self.limits = SimpleNamespace(max_len=MAX_LEN, max_batch=2)
         self.settings = replace(SETTINGS, placement=Placement("ssd", (0,), (1,)), max_batch=2)
         self.has_chat_template = True
@@ -83,7 +84,7 @@ class FakeEngines:
 
     def deltas(self, prompt: Sequence[int], params: SamplingParams, **options: Any) -> FakeDeltas:
         """A prompt that has "refused" in it is, "broken" ends in an engine's error after a piece,
-        "bug" in an error that nobody foresaw."""
+        "bug" in an error that nobody foresaw, "ungrammatical" where no token goes on."""
         if not all(token < 0x110000 for token in prompt):
             raise UsageError("the prompt has a token id beyond the vocabulary")
         text = "".join(map(chr, prompt))
@@ -131,6 +132,8 @@ class FakeDeltas:
                 await asyncio.sleep(0)
             is_whole = text == engines.answer or stops
             self._reason = "stop" if is_whole else "length"
+            if "ungrammatical" in self._prompt:
+                self._reason = "grammar"
         finally:
             engines.num_running -= 1
 

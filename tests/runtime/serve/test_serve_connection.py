@@ -22,6 +22,9 @@ class FakeTransport(asyncio.Transport):
         self.is_aborted = False
         self.protocol: Connection
 
+    def set_write_buffer_limits(self, high: int | None = None, **_low: object) -> None:
+        assert high == 0, "what is left of an answer is not watched"
+
     def get_write_buffer_size(self) -> int:
         return self.num_buffered
 

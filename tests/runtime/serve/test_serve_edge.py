@@ -9,12 +9,13 @@ from collections.abc import AsyncIterator
 import httpx2
 import pytest
 
+from runtime.serve.http.page import FILES
 from runtime.serve.log import as_json, as_text, logger
 from tests.helpers.virtual_time import run_virtually
 from tests.runtime.serve.house import HI, JSON, House, in_house
 
 
-def test_the_key_is_asked_for_on_v1_and_nowhere_else() -> None:
+def test_the_key_is_asked_for() -> None:
     async def work(house: House, client: httpx2.AsyncClient) -> None:
         async def status(path: str, key: str | None) -> int:
             headers = {} if key is None else {"authorization": key.encode("latin-1")}
@@ -25,12 +26,30 @@ def test_the_key_is_asked_for_on_v1_and_nowhere_else() -> None:
             assert await status("/v1/models", wrong) == 401, wrong
         for right in ("Bearer sesame", "bearer sesame", "Bearer  sesame"):
             assert await status("/v1/models", right) == 200, right
-        assert await status("/health", None) == await status("/metrics", None) == 200
         refused = await client.post("/v1/completions", json=HI)
         assert refused.json()["error"]["code"] == "invalid_api_key"
         assert house.engines.asked == []
 
     in_house(work, api_key="sesame")
+
+
+@pytest.mark.parametrize("protects_metrics", [True, False])
+def test_all_but_what_keeps_a_server_running_asks_for_the_key(protects_metrics: bool) -> None:
+    """/stats told anybody of the texts' lengths and times."""
+
+    async def work(house: House, client: httpx2.AsyncClient) -> None:
+        found = {}
+        for path in (*house.app.openapi()["paths"], *FILES, "/openapi.json", "/nothing"):
+            found[path] = (await client.get(path)).status_code
+        opened = {path for path, status in found.items() if status == 200}
+        assert opened == {"/health", *FILES} | (set() if protects_metrics else {"/metrics"})
+        assert set(found.values()) == {200, 401}
+        assert {"/stats", "/version", "/v1/models", "/v1/chat/completions"} <= set(found)
+        for path in ("/stats", "/metrics"):
+            response = await client.get(path, headers={"authorization": "Bearer sesame"})
+            assert response.status_code == 200
+
+    in_house(work, api_key="sesame", protects_metrics=protects_metrics)
 
 
 async def _parts(data: bytes) -> AsyncIterator[bytes]:

@@ -75,6 +75,33 @@ def test_answers_are_those_of_the_offline_api_in_every_mode(mode: str) -> None:
     served(work, mode)
 
 
+def test_a_seed_names_its_text_whatever_else_the_server_does() -> None:
+    """After a restart, streamed or whole, alone, among others, and as a choice of several."""
+    body = SAMPLED | {"top_p": 0.95, "frequency_penalty": 0.3}
+    found = []
+
+    async def alone(_service: Service, client: httpx2.AsyncClient, _app: Any) -> None:
+        found.append((await client.post("/v1/completions", json=body)).json()["choices"][0]["text"])
+
+    async def among_others(_service: Service, client: httpx2.AsyncClient, _app: Any) -> None:
+        asked = [
+            client.post("/v1/completions", json=body | more)
+            for more in (
+                {"seed": 6}, {"prompt": [11] * 20}, {"stream": True}, {"n": 3, "seed": 4}, {},
+            )
+        ]  # fmt: skip
+        other, _, stream, several, whole = await asyncio.gather(*asked)
+        assert other.json()["choices"][0]["text"] != found[0]
+        found.append("".join(each["choices"][0]["text"] for each in events(stream)))
+        found.append(several.json()["choices"][1]["text"])
+        found.append(whole.json()["choices"][0]["text"])
+
+    served(alone)
+    served(among_others)
+    served(among_others, "sd")
+    assert found == [found[0]] * 7
+
+
 def test_a_text_that_nobody_reads_frees_its_slot() -> None:
     async def work(service: Service, client: httpx2.AsyncClient, app: Any) -> None:
         visitor = Visitor(app, "/v1/completions", SAMPLED | {"stream": True, "max_tokens": 150})
@@ -116,5 +143,6 @@ def test_a_schema_is_kept_to_and_a_bad_one_is_refused() -> None:
         assert json.loads(text) in ([1], [2, 3])
         refused = await client.post("/v1/completions", json=SAMPLED | {"guided_regex": "("})
         assert refused.status_code == 400
+        assert refused.json()["error"]["param"] == "guided_regex"
 
     served(work)

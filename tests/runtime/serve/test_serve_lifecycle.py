@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Sequence
+from typing import Any
 
 import httpx2
 import pytest
 
 from engines.errors import BackendError
+from runtime.sampling.params import SamplingParams
+from tests.runtime.serve.fake_engines import FakeDeltas
 from tests.runtime.serve.house import CHAT, HI, House, Visitor, events, in_house
 
 STREAM = {**HI, "stream": True}
@@ -53,6 +58,51 @@ def test_an_answer_that_takes_too_long_is_ended() -> None:
         assert house.engines.cancelled == ["hi"] * 2
 
     in_house(work, request_timeout_s=0.05)
+
+
+def read_when(house: House, is_time: threading.Event) -> None:
+    """Requests for "slow" are not begun before."""
+    begin = house.engines.deltas
+
+    def deltas(prompt: Sequence[int], params: SamplingParams, **options: Any) -> FakeDeltas:
+        if "".join(map(chr, prompt)) == "slow":
+            assert is_time.wait(20), "the event loop waits for this"
+        return begin(prompt, params, **options)
+
+    house.engines.deltas = deltas  # type: ignore[method-assign]
+
+
+def test_a_request_that_takes_long_to_read_holds_up_nobody_else() -> None:
+    """A hundred bad words for each of 16 choices held all streams for seconds."""
+
+    async def work(house: House, client: httpx2.AsyncClient) -> None:
+        is_time = threading.Event()
+        read_when(house, is_time)
+        slow = asyncio.create_task(client.post("/v1/completions", json={"prompt": "slow"}))
+        while not house.service.gate.num_inside:
+            await asyncio.sleep(0)
+        assert (await client.post("/v1/completions", json=HI)).status_code == 200
+        is_time.set()
+        assert (await slow).status_code == 200
+
+    in_house(work)
+
+
+def test_a_request_that_was_read_while_the_server_began_to_drain_is_not_begun() -> None:
+    async def work(house: House, client: httpx2.AsyncClient) -> None:
+        is_time = threading.Event()
+        read_when(house, is_time)
+        slow = asyncio.create_task(client.post("/v1/completions", json={"prompt": "slow"}))
+        while not house.service.gate.num_inside:
+            await asyncio.sleep(0)
+        draining = asyncio.create_task(house.service.drain(30))
+        await asyncio.sleep(0)
+        is_time.set()
+        assert (await slow).json()["error"]["code"] == "draining"
+        assert await draining
+        assert house.engines.cancelled == ["slow"]
+
+    in_house(work)
 
 
 @pytest.mark.parametrize(

@@ -44,10 +44,12 @@ def test_the_page_needs_no_key_and_shadows_no_other_address() -> None:
     """A mount at / made 405 of what is unknown, and the clients' "no such endpoint" of nothing."""
 
     async def work(_house: House, client: httpx2.AsyncClient) -> None:
-        assert (await client.get("/")).status_code == 200
-        assert (await client.get("/nothing")).status_code == 404
-        assert (await client.post("/embeddings", json={})).status_code == 404
-        assert (await client.get("/../config.py")).status_code == 404
+        for address in FILES:
+            assert (await client.get(address)).status_code == 200
+        key = {"authorization": "Bearer sesame"}
+        for address in ("/nothing", "/../config.py"):
+            assert (await client.get(address, headers=key)).status_code == 404
+        assert (await client.post("/embeddings", json={}, headers=key)).status_code == 404
 
     in_house(work, api_key="sesame")
 

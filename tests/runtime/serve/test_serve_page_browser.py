@@ -43,13 +43,17 @@ def open_house(tab: Browser, **config: object) -> Iterator[House]:
         tab.complaints.clear()
         bound.listen()  # whoever comes before the server does waits
         tab.open(url_of(bound) + "/")
-        tab.until("document.getElementById('state').textContent === 'ready'")
+        tab.until(in_state("asks for the API key" if "api_key" in config else "ready"))
         yield house
     finally:
         tab.open("about:blank")
         server.should_exit = True
         thread.join()
         bound.close()
+
+
+def in_state(state: str) -> str:
+    return f"document.getElementById('state').textContent === '{state}'"
 
 
 def say(tab: Browser, words: str, num_answers: int = 1) -> str:
@@ -116,6 +120,7 @@ def test_a_key_is_asked_for_and_kept_nowhere(tab: Browser) -> None:
         assert "API key" in tab.until("document.getElementById('error').textContent")
         tab.ask("document.getElementById('prompt').value = ''")
         tab.type("#key", "sesame")
+        tab.until(in_state("ready"))
         assert say(tab, "hi") == "Hello, w\xf6rld"
         assert tab.ask("localStorage.length + sessionStorage.length + document.cookie.length") == 0
         assert "sesame" not in tab.ask("location.href + document.documentElement.outerHTML")
@@ -184,7 +189,7 @@ def test_a_real_server_answers_and_shows_its_rounds(tab: Browser) -> None:
     with server_of(["--bundle", str(tiny_bundle().path), "--mode", "ssd", "--quiet"]) as server:
         tab.complaints.clear()
         tab.open(server.url + "/")
-        tab.until("document.getElementById('state').textContent === 'ready'")
+        tab.until(in_state("ready"))
         tab.ask("document.getElementById('max-tokens').value = 20")
         assert say(tab, "hi")
         tab.until("document.querySelectorAll('#drawing :is(.hit, .zero, .jit, .lookup)').length")

@@ -186,6 +186,15 @@ def test_what_the_text_has_to_be_reaches_the_engines(body: dict[str, Any], kind:
     in_house(work)
 
 
+def test_a_text_that_could_not_become_what_was_asked_for_does_not_look_complete() -> None:
+    """It ended with "stop", and half of a JSON object was read as all of it."""
+    asked = {"prompt": "ungrammatical", "guided_json": {"type": "object"}}
+    [choice] = complete(**asked).json()["choices"]
+    assert choice["finish_reason"] == "abort"
+    *_, last = events(complete(**asked, stream=True))
+    assert last["choices"][0]["finish_reason"] == "abort"
+
+
 def test_text_asks_for_nothing() -> None:
     async def work(house: House, client: httpx2.AsyncClient) -> None:
         await client.post("/v1/completions", json={**HI, "response_format": {"type": "text"}})
