@@ -35,7 +35,7 @@ OnEnd = Callable[[Completion | Exception], None]
 """Called once, in the loop's thread, with what came of a request."""
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class Job:
     """A submitted request; nothing of it is for its submitter but to ``cancel`` it."""
 

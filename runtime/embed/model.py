@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
@@ -104,16 +105,20 @@ class Model:
 
 
 class Text:
-    """One text that comes. Its inbox is for one reader; the rest for any thread."""
+    """One text that comes. Its inbox is for one reader; the rest for any thread. It does not keep
+    the model: what a closed one has left to be read holds none of its memory."""
 
     def __init__(self, model: Model, inbox: Inbox, job: Job) -> None:
         self.inbox = inbox
-        self._model = model
-        self._job = job
+        self._model = weakref.ref(model)
+        self._job = weakref.ref(job)
+        self._tokenizer = model.llm.tokenizer
 
     def cancel(self) -> None:
         """Want no more of it; nothing where it has ended."""
-        self._model.cancel(self._job)
+        model, job = self._model(), self._job()
+        if model is not None and job is not None:
+            model.cancel(job)
 
     def completion(self) -> Completion:
         """What came of it. Raises StateError while it goes on, and what stopped it if something
@@ -161,7 +166,7 @@ class Text:
                 return completion.note or ""
             case "SSD_REQUEST_STOP":
                 return completion.stop_reason if isinstance(completion.stop_reason, str) else ""
-        return to_json(as_record(completion, self._model.llm.tokenizer)).rstrip("\n")
+        return to_json(as_record(completion, self._tokenizer)).rstrip("\n")
 
 
 def close_quietly(model: Model) -> None:

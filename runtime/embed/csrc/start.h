@@ -148,6 +148,19 @@ static ssd_status prepare(void)
     return answer;
 }
 
+/* Up to Python 3.11 cffi takes the version tag of capsules for a lock, 0 where it is open. In a
+ * process that has used capsules (which importing torch does) it is never 0. The interpreter's lock
+ * is held, so that nobody gives out another tag meanwhile. */
+static int join_python(void)
+{
+    PyGILState_STATE state = PyGILState_Ensure();
+    int answer;
+    PyType_Modified(&PyCapsule_Type);
+    answer = cffi_start_python();
+    PyGILState_Release(state);
+    return answer;
+}
+
 static ssd_status start_once(void)
 {
     /* Python's own modules look its functions up among the global names, where a dlopen of this
@@ -160,7 +173,7 @@ static ssd_status start_once(void)
         return SSD_ERROR_PYTHON;
     if (prepare() != SSD_OK)
         return SSD_ERROR_PYTHON;
-    if (cffi_start_python() != 0)
+    if (join_python() != 0)
         return cannot_start("the library cannot join Python", "see standard error");
     return SSD_OK;
 }
@@ -180,13 +193,18 @@ static ssd_status start(void)
                                       "fork before the first call, or exec");
     state = __atomic_load_n(&start_state, __ATOMIC_ACQUIRE);
     if (state == UNTRIED) {
-        pthread_mutex_lock(&start_lock);
+        /* Who holds the interpreter's lock here would keep it from the thread that starts. */
+        PyThreadState *held = Py_IsInitialized() && PyGILState_Check() ? PyEval_SaveThread() : NULL;
+        /* Said before it is locked, so that a fork does not wait for a lock that nobody opens. */
         __atomic_store_n(&start_process, getpid(), __ATOMIC_RELEASE);
+        pthread_mutex_lock(&start_lock);
         if (start_state == UNTRIED)
             __atomic_store_n(&start_state, start_once() == SSD_OK ? READY : FAILED,
                              __ATOMIC_RELEASE);
         state = start_state;
         pthread_mutex_unlock(&start_lock);
+        if (held != NULL)
+            PyEval_RestoreThread(held);
     }
     if (state == FAILED) {
         keep_error(start_error);

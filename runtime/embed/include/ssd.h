@@ -34,9 +34,10 @@
  * THREADS. Every function may be called from any thread, and any number of threads may use one
  * model at the same time: their texts share the rounds. A request is read by one thread at a time.
  * ssd_request_cancel may come from any thread at any time. Reading and waiting block the calling
- * thread alone. In a process forked off one that has started the library, all calls fail with
- * SSD_ERROR_FORKED, and it should end by _exit or exec: threads do not follow into a fork, and exit
- * may wait for them. A fork before the first call is like any other process.
+ * thread alone. A thread that calls needs 512 KB of stack. In a process forked off one that has
+ * started the library, all calls fail with SSD_ERROR_FORKED, and it should end by _exit or exec:
+ * threads do not follow into a fork, and exit may wait for them. A fork before the first call is
+ * like any other process.
  *
  * HANDLES are opaque. NULL, one of the other kind, one that is closed or destroyed and one that
  * never was are refused with SSD_ERROR_HANDLE. A function that makes one sets it to NULL unless it

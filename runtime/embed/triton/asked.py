@@ -7,6 +7,7 @@ request (the ``parameters`` of HTTP's ``generate``); each once.
 from __future__ import annotations
 
 import json
+import reprlib
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from runtime.embed.triton.tensors import BY_NAME, FLAG, NUMBER, TEXT, Input
 from runtime.grammar import Grammar
 from runtime.request import GenerateOptions
 from runtime.sampling.params import SamplingParams
+from runtime.serve.asked import LONGEST_GRAMMAR
 from runtime.text.prompt import Messages
 
 if TYPE_CHECKING:
@@ -155,7 +157,7 @@ def _one(field: Input, value: object) -> object:
     read = {TEXT: _text, FLAG: _flag, NUMBER: _number}.get(field.data_type, _whole)
     found = read(value)
     if found is None:
-        raise UsageError(f"{field.name} is {value!r}, expected a {field.data_type}")
+        raise UsageError(f"{field.name} is {reprlib.repr(value)}, expected a {field.data_type}")
     return found
 
 
@@ -252,6 +254,11 @@ def _list(what: str, text: str) -> Sequence[object]:
 
 def _grammar(given: Mapping[str, Any]) -> Grammar | None:
     kind, guide = given.get("guided_decoding_guide_type"), given.get("guided_decoding_guide")
+    if guide is not None and len(guide) > LONGEST_GRAMMAR:
+        raise UsageError(
+            f"guided_decoding_guide has {len(guide)} characters; at most {LONGEST_GRAMMAR} are "
+            "compiled here"
+        )
     match kind, guide:
         case None | "", None | "":
             return None

@@ -60,7 +60,7 @@ class Reply:
         self.job: Job | None = None
         self.sender = sender
         self.is_unwanted = False
-        """The client has cancelled it."""
+        """The client has cancelled it, or cannot be sent to."""
         self.waiting = Delta("", (), None)
         """Tokens whose text is still to come."""
 
@@ -178,12 +178,13 @@ class Outbox:
     def _give_up(self, reply: Reply, error: Exception) -> None:
         """The server does not take what is sent: nobody will read the rest."""
         self._backend.Logger.log_error(as_line(f"ssd-trt: a response could not be sent: {error!r}"))
-        self._cancel(reply)
         with suppress(Exception):
             if reply in self._open:
                 self._fail(reply, error)
         if reply in self._open:
             self._close(reply)
+        reply.is_unwanted = True  # before the cancelling, for one that is still being prepared
+        self._cancel(reply)
 
     def _close(self, reply: Reply) -> None:
         self._open.discard(reply)

@@ -4,7 +4,9 @@
     DIR/NAME/1/model.py
     DIR/NAME/1/bundle/       the bundle's files, by hard link where the file system has them
 
-Nothing in it points outside, so it can be moved, packed and put into an object store.
+Nothing in it points outside, so it can be moved, packed and put into an object store. A process
+that is killed (SIGTERM, SIGKILL) meanwhile leaves DIR/.NAME.ssd-triton-PID, which the server would
+take for a model: remove it.
 """
 
 from __future__ import annotations

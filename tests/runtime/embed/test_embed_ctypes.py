@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import gc
 import json
 import re
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
 from ctypes import POINTER, byref, c_char_p, c_int32, c_int64, c_size_t, c_void_p
 from pathlib import Path
@@ -19,6 +21,7 @@ from engines.errors import BackendError
 from runtime.async_llm import AsyncLLM
 from runtime.completion import Completion
 from runtime.grammar import Grammar
+from runtime.llm import LLM
 from runtime.sampling.params import SamplingParams
 from runtime.scheduler import Scheduler
 from tests.helpers.tiny_bundle import tiny_bundle
@@ -294,3 +297,76 @@ assert library.ssd_request_begin(model, b"a", None, ctypes.byref(request)) == 0
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_callers_that_hold_the_lock_of_python_start_the_library_together(library: Path) -> None:
+    """As an extension module may: one would wait for the start with the lock that it takes."""
+    script = f"""
+import ctypes, threading
+library = ctypes.PyDLL({str(library / "lib" / "libssd_trt.so")!r})
+statuses = []
+def open_nothing():
+    statuses.append(library.ssd_model_open(b"/no/such", None, ctypes.byref(ctypes.c_void_p())))
+threads = [threading.Thread(target=open_nothing) for _ in range(4)]
+for each in threads: each.start()
+for each in threads: each.join()
+print(statuses)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("[7, 7, 7, 7]\n", "")
+
+
+def test_a_python_that_has_used_capsules_can_be_joined(library: Path) -> None:
+    """Up to Python 3.11 cffi takes a field of their type for a lock: a process that had imported
+    torch was aborted."""
+    script = f"""
+import ctypes, _datetime
+for _ in range(2000):  # until the type has a version tag
+    hasattr(_datetime.datetime_CAPI, "nothing")
+library = ctypes.CDLL({str(library / "lib" / "libssd_trt.so")!r})
+print(library.ssd_model_open(b"/no/such", None, ctypes.byref(ctypes.c_void_p())))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "7\n", "")
+
+
+def test_a_closed_model_is_out_of_memory_with_requests_left_to_read(
+    lib: Library, bundle: Path
+) -> None:
+    """Engines in cycles stayed until Python collected them: 250 MB a model, in a real pair."""
+    model, request = c_void_p(), c_void_p()
+    before = {id(each) for each in gc.get_objects() if isinstance(each, LLM)}
+    lib.ssd_model_open(str(bundle).encode(), b'{"mode": "ssd"}', byref(model))
+    lib.ssd_request_begin(model, PROMPT.encode(), None, byref(request))
+    lib.ssd_request_wait(request, -1, byref(c_int32()))
+    [opened] = [
+        weakref.ref(each)
+        for each in gc.get_objects()
+        if isinstance(each, LLM) and id(each) not in before
+    ]
+    scheduler = weakref.ref(opened()._pair.scheduler)  # type: ignore[union-attr]
+    gc.disable()  # what is freed is freed by the call
+    try:
+        lib.ssd_model_close(model)
+        assert (opened(), scheduler()) == (None, None)
+    finally:
+        gc.enable()
+    needed = c_size_t()
+    lib.ssd_request_text(request, 4, None, 0, byref(needed))
+    assert needed.value > 100
+    lib.ssd_request_cancel(request)
+    lib.ssd_request_destroy(request)

@@ -180,6 +180,15 @@ def test_a_form_of_the_answer(kind: str, guide: str | None, grammar: Grammar | N
         ({"text_input": "a", "sampling_parameters": '{"stop": [1]}'}, "stop is 1, expected"),
         ({"text_input": "a", "sampling_parameters": '{"seed": null}'}, "seed is None"),
         ({"text_input": "a", "guided_decoding_guide": "x"}, "guide_type is None"),
+        (
+            {
+                "text_input": "a",
+                "guided_decoding_guide_type": "regex",
+                "guided_decoding_guide": "a" * 65_537,
+            },
+            "65537 characters; at most 65536",
+        ),
+        ({"text_input": "a", "sampling_parameters": f'{{"top_k": "{"x" * 9000}"}}'}, "xxx...xxx"),
         ({"text_input": "a", "guided_decoding_guide_type": "ebnf"}, "guide_type is 'ebnf'"),
         ({"text_input": "a", "guided_decoding_guide_type": "regex"}, "guide_type is 'regex'"),
     ],
@@ -189,6 +198,7 @@ def test_what_cannot_be_served_is_refused_by_name(inputs: dict, told: str) -> No
         asked(**inputs)
     assert told in str(refused.value)
     assert "\n" not in str(refused.value)
+    assert len(str(refused.value)) < 1000
 
 
 def test_an_unknown_parameter_of_the_request_is_refused_by_name() -> None:

@@ -78,6 +78,24 @@ def test_a_client_that_nobody_can_send_to_is_cancelled(tmp_path: Path) -> None:
         model.unload()
 
 
+@pytest.mark.usefixtures("paused")
+def test_a_request_that_was_given_up_before_it_was_ready_does_not_run(
+    tmp_path: Path, begin: threading.Event
+) -> None:
+    """It had nothing to cancel yet, so it ran to its end for nobody, in another one's place."""
+    model = FakeModel(repository(tmp_path, mode="ar"))
+    try:
+        call = model.ask(guided_decoding_guide_type="json", **LONG | {"ignore_eos": False})
+        call.break_down()
+        call.wait()
+        begin.set()
+        assert len(model.ask(**LONG).token_ids) == 120, (
+            "the engines stood still: none was cancelled"
+        )
+    finally:
+        model.unload()
+
+
 def test_an_answer_that_cannot_be_made_is_an_error_and_frees_its_place(
     model: FakeModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
