@@ -67,9 +67,16 @@ def _training(facts: Facts) -> str:
         + ("; stopped early, held-out acceptance no longer rose." if facts.is_early else "."),
     ]
     if facts.evaluated_on is not None:
+        one = data.num_refused == 1
+        found = (
+            "sequence was left out because it shares"
+            if one
+            else ("sequences were left out because they share")
+        )
+        ending = "answers it" if one else "answer it"
         lines.append(
-            f"- {data.num_refused:,} sequences were left out because they share {OVERLAP} tokens "
-            f"in a row with a prompt of {facts.evaluated_on}, or answer it."
+            f"- {data.num_refused:,} {found} {OVERLAP} tokens in a row with a prompt of "
+            f"{facts.evaluated_on}, or {ending}."
         )
     return "\n".join(lines)
 

@@ -94,9 +94,10 @@ class LookupReplay:
     what copies are worth is learnt from each for the next."""
 
     def __init__(self, num_draft: int, floor: float = 0.0) -> None:
-        """``floor`` as in ``RoundPlan``. 0: a copy has all its K tokens, since a count of rounds
-        does not say what a wider one takes. A pair that runs leaves out those that are unlikely to
-        pay for their row (LEAST_REACH): it has a few more rounds than are counted here."""
+        """``floor`` as in ``RoundPlan``. 0: a copy has all its K tokens. Rounds are counted here,
+        whatever they take: a pair that runs in ``sd`` leaves out tokens that are unlikely to pay
+        for their row (LEAST_REACH), and copies somewhat sooner, since a round waits for what the
+        model drafts (DRAFTING)."""
         self.choice = SourceChoice(num_draft)
         self._num_draft = num_draft
         self._floor = floor
@@ -119,7 +120,7 @@ class LookupReplay:
     ) -> int:
         num, kind, choice = self._num_draft, ProposalKind.JIT, self.choice
         match = index.find(num)
-        other = 0.0 if agrees is None else choice.model_worth(kind, num, waits=True)
+        other = 0.0 if agrees is None else choice.model_worth(kind, num)
         copied = choice.choose(match, other, self._floor)
         if copied or agrees is None:
             accepted = num_common(copied, rest)
