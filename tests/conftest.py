@@ -45,7 +45,7 @@ NEEDS = {
         and importlib.util.find_spec("pyarrow") is not None
     ),
     "rtx": lambda: importlib.util.find_spec("tensorrt_rtx") is not None,
-    "nginx": lambda: shutil.which("nginx") is not None,
+    "nginx": lambda: None not in (shutil.which("nginx"), shutil.which("openssl")),
     "promtool": lambda: shutil.which("promtool") is not None,
     "triton": lambda: shutil.which("tritonserver") is not None,
     "systemd": lambda: shutil.which("systemd-analyze") is not None,

@@ -21,7 +21,8 @@ class Systemd:
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self._address = environment.get("NOTIFY_SOCKET", "")
         interval_us = environment.get("WATCHDOG_USEC", "")
-        self.interval_s = int(interval_us) / 1e6 if interval_us.isdecimal() else None
+        interval_s = int(interval_us) / 1e6 if interval_us.isdecimal() else 0.0
+        self.interval_s = interval_s or None
         """After so long without a sign of life systemd restarts the server; None: it never does."""
 
     def tell(self, line: str, patience_s: float = 1.0) -> None:

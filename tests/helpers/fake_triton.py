@@ -47,19 +47,8 @@ class TritonModelError(Exception):
 class FakeError:
     """``TritonError``."""
 
-    (
-        UNKNOWN,
-        INTERNAL,
-        NOT_FOUND,
-        INVALID_ARG,
-        UNAVAILABLE,
-        UNSUPPORTED,
-        ALREADY_EXISTS,
-        CANCELLED,
-    ) = (
-        *("UNKNOWN", "INTERNAL", "NOT_FOUND", "INVALID_ARG"),
-        *("UNAVAILABLE", "UNSUPPORTED", "ALREADY_EXISTS", "CANCELLED"),
-    )
+    INTERNAL, INVALID_ARG, UNAVAILABLE = "INTERNAL", "INVALID_ARG", "UNAVAILABLE"
+    UNSUPPORTED, CANCELLED = "UNSUPPORTED", "CANCELLED"
 
     def __init__(self, message: str, code: str = "INTERNAL") -> None:
         assert isinstance(message, str)
@@ -140,6 +129,8 @@ class Call:
     def is_cancelled(self) -> bool:
         with self._changed:
             assert not self._is_final, "the request is gone"
+            if self._is_broken:
+                raise RuntimeError("An error occurred while asking for a cancellation.")
             self.threads.add(get_ident())
             self._is_told = self._is_cancelled
             self._changed.notify_all()
@@ -157,7 +148,7 @@ class Call:
             assert self._changed.wait_for(lambda: self._is_told, PATIENCE_S)
 
     def break_down(self) -> None:
-        """No response can be sent any more."""
+        """No response can be sent any more, and nothing asked."""
         with self._changed:
             self._is_broken = True
 

@@ -32,7 +32,11 @@ class Server:
         self._is_settled = Event()
         self._reader = Thread(target=self._read, name="server's words", daemon=True)
         self._reader.start()
-        self._is_settled.wait(START_S)
+        try:
+            self._is_settled.wait(START_S)
+        except BaseException:  # ctrl-C: nobody has this object yet who could close it
+            self.close()
+            raise
         if not self.url:
             self.close()
             words = self._lines[-1] if self._lines else "it said nothing"

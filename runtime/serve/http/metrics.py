@@ -91,10 +91,12 @@ class Metrics:
             endings.add_metric([self._name, reason], num)
         yield endings
         yield self._labelled(
-            CounterMetricFamily, "ssd:responses",
-            "Answers of /v1 by HTTP status; 0: the client went away before", "status",
+            CounterMetricFamily,
+            "ssd:responses",
+            "Answers of /v1 by HTTP status; 0: the client went away before",
+            "status",
             {str(status): float(num) for status, num in sorted(service.responses.items())},
-        )  # fmt: skip
+        )
         yield gauge("ssd:queue_capacity", "Choices that may be inside", service.gate.capacity)
         yield gauge("ssd:ready", "1 while requests are taken", float(service.state == "ready"))
 
@@ -122,54 +124,73 @@ class Metrics:
         service, rounds, hits = self._service, self._service.rounds, self._service.hits
         mode = service.mode_in_force
         yield self._labelled(
-            GaugeMetricFamily, "ssd:mode", "1 for how the last round was decoded", "mode",
+            GaugeMetricFamily,
+            "ssd:mode",
+            "1 for how the last round was decoded",
+            "mode",
             {each: float(each == mode) for each in MODES},
-        )  # fmt: skip
+        )
         yield self._gauge("ssd:spec_enabled", "1 while drafts are used", float(mode != "ar"))
         is_lost = float(service.model.has_lost_draft)
         yield self._gauge("ssd:draft_lost", "1 once the draft failed and was given up", is_lost)
         policy = service.model.settings.policy
         yield self._labelled(
-            GaugeMetricFamily, "ssd:predicted_speedup",
-            "In mode auto: predicted speed in plain decoding's, by who would draft", "drafter",
+            GaugeMetricFamily,
+            "ssd:predicted_speedup",
+            "In mode auto: predicted speed in plain decoding's, by who would draft",
+            "drafter",
             policy.speedups if isinstance(policy, Predicts) else {},
-        )  # fmt: skip
+        )
         yield self._labelled(
-            CounterMetricFamily, "ssd:rounds", "Rounds by mode", "mode",
+            CounterMetricFamily,
+            "ssd:rounds",
+            "Rounds by mode",
+            "mode",
             {each: float(rounds.rounds_by_mode[each]) for each in MODES},
-        )  # fmt: skip
+        )
         yield self._labelled(
-            CounterMetricFamily, "ssd:proposals", "Rows of rounds by where their drafts came from",
-            "source", {source: float(num) for source, num in rounds.proposals.items()},
-        )  # fmt: skip
+            CounterMetricFamily,
+            "ssd:proposals",
+            "Rows of rounds by where their drafts came from",
+            "source",
+            {source: float(num) for source, num in rounds.proposals.items()},
+        )
         states = ("hit", "miss")
         yield self._labelled(
-            CounterMetricFamily, "ssd:hits",
+            CounterMetricFamily,
+            "ssd:hits",
             "Outcomes that had been prepared, by how the round before began; of texts that ended",
-            "previous", {each: getattr(hits, f"num_hits_after_{each}") for each in states},
-        )  # fmt: skip
+            "previous",
+            {each: getattr(hits, f"num_hits_after_{each}") for each in states},
+        )
         yield self._labelled(
-            CounterMetricFamily, "ssd:outcomes",
+            CounterMetricFamily,
+            "ssd:outcomes",
             "Outcomes looked up, by how the round before began; of texts that ended",
-            "previous", {each: getattr(hits, f"num_rounds_after_{each}") for each in states},
-        )  # fmt: skip
+            "previous",
+            {each: getattr(hits, f"num_rounds_after_{each}") for each in states},
+        )
         rates = {each: rate for each in states if (rate := hits.rate(each)) is not None}
         yield self._labelled(
             GaugeMetricFamily, "ssd:hit_rate", "ssd:hits / ssd:outcomes", "previous", rates
         )
         yield self._labelled(
-            CounterMetricFamily, "ssd:draft_seconds",
+            CounterMetricFamily,
+            "ssd:draft_seconds",
             "Seconds the draft worked: hidden behind the target, or exposed (it waited)",
-            "state", {"hidden": rounds.hidden_s, "exposed": rounds.exposed_s},
-        )  # fmt: skip
+            "state",
+            {"hidden": rounds.hidden_s, "exposed": rounds.exposed_s},
+        )
         yield self._counter("ssd:verify_seconds", "Seconds the target verified", rounds.verify_s)
         speed, devices = rounds.tokens_per_second(), device_names(service.model)
         yield self._gauge("ssd:tokens_per_second", "Tokens a second, of the last 10 s", speed)
         yield self._labelled(
-            GaugeMetricFamily, "ssd:tokens_per_second_per_device",
-            "ssd:tokens_per_second / number of devices", "device",
+            GaugeMetricFamily,
+            "ssd:tokens_per_second_per_device",
+            "ssd:tokens_per_second / number of devices",
+            "device",
             {each: speed / len(devices) for each in devices},
-        )  # fmt: skip
+        )
 
     def _histogram(self, name: str, help_text: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(name, help_text, [LABEL], buckets=buckets, registry=self.registry)

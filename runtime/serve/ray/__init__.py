@@ -10,6 +10,7 @@ ingress      the server's application (``runtime.serve.http``) over a fleet
 router       how Ray Serve chooses a replica; the one module that is made of Ray
 application  all of it as one application of Ray Serve
 command      ``--ray``: the cluster, the signals, the drain
+reports      one line of what Ray says over a page
 data         batch files on Ray Data
 
 Everything that is distributed is Ray's: placement, restarts, scaling, routing, health checks.

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,6 +16,7 @@ from runtime.serve.process import INTERRUPTED, bind, url_of
 from runtime.serve.ray.application import build, require_ray
 from runtime.serve.ray.cluster import cluster
 from runtime.serve.ray.options import FleetOptions
+from runtime.serve.ray.reports import reason_of
 
 if TYPE_CHECKING:
     from ray.serve.handle import DeploymentHandle
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 APPLICATION = "ssd-trt"
 NUM_WAITS = 5
 T = TypeVar("T")
-_EXCEPTION = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception): (.*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,15 +107,6 @@ def _patiently(step: Callable[[], T]) -> T:
         return step()
     except TimeoutError as error:
         raise BackendError(f"Ray Serve did not start ({error})") from None
-
-
-def reason_of(reports: Sequence[str]) -> str:
-    """What Ray Serve's reports come down to: the message of the last exception in a traceback, or
-    the first report's last line where there is none."""
-    lines = [line.strip() for report in reports for line in report.splitlines() if line.strip()]
-    named = [found[1] for line in lines if (found := _EXCEPTION.match(line))]
-    first = [line for line in reports[0].splitlines() if line.strip()]
-    return named[-1] if named else first[-1].strip() if first else "it does not say why"
 
 
 def _answers(url: str) -> bool:

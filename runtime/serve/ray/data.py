@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -11,6 +12,7 @@ from engines.errors import BackendError, MissingDependencyError
 from runtime.serve.batch.files import Answered, Asked
 from runtime.serve.ray.cores import keep_to_a_share
 from runtime.serve.ray.options import FleetOptions, resources_of
+from runtime.serve.ray.reports import reason_of
 
 NUM_BATCHES = 8
 """Of lines in one task of a worker: a task's answers are known when all of them are there."""
@@ -53,6 +55,9 @@ def answers_on_ray(lines: Sequence[Asked], options: FleetOptions) -> Iterator[An
     resources, number = resources_of(options), options.most_replicas
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False  # the command has one
+    context.print_on_execution_start = False
+    context.execution_no_progress_timeout_s = -1  # a task of long texts takes its time
+    logging.getLogger("ray.data").setLevel(logging.ERROR)  # its import has set it
     rows = [{"line": json.dumps(asdict(each))} for each in lines]
     per_task = NUM_BATCHES * resources.num_slots
     num_tasks = min(len(rows), max(number, -(-len(rows) // per_task)))
@@ -72,5 +77,6 @@ def answers_on_ray(lines: Sequence[Asked], options: FleetOptions) -> Iterator[An
         except StopIteration:
             return
         except Exception as error:  # Ray raises all kinds
-            raise BackendError(f"Ray Data gave up ({error}); run the same command again") from None
+            reason = reason_of([str(error)])
+            raise BackendError(f"Ray Data gave up ({reason}); run the same command again") from None
         yield Answered(**json.loads(row["answer"]))

@@ -228,7 +228,9 @@ class FleetText:
         if not is_ill and not is_lost:
             raise error
         has_begun = any(each.text or each.logprobs for each in self._deltas)  # what is shown
-        pause_s = self._attempts.lost(replica if is_ill else None, has_begun=has_begun)
+        pause_s = self._attempts.lost(
+            replica if is_ill else None, was_taken=replica is not None, has_begun=has_begun
+        )
         if pause_s is not None:
             self.has_place = False
             with suppress(TimeoutError):

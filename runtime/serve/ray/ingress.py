@@ -91,10 +91,11 @@ def is_loss(error: BaseException) -> bool:
     from ray.exceptions import (
         NodeDiedError,
         ObjectLostError,
+        OutOfMemoryError,
         RayActorError,
         WorkerCrashedError,
     )
     from ray.serve.exceptions import DeploymentUnavailableError
 
-    gone = (RayActorError, WorkerCrashedError, NodeDiedError, ObjectLostError)
+    gone = (RayActorError, WorkerCrashedError, NodeDiedError, ObjectLostError, OutOfMemoryError)
     return isinstance(error, (*gone, DeploymentUnavailableError))

@@ -16,6 +16,7 @@ from tests.runtime.deploy.deployed import (
     RULES,
     exported,
     exported_samples,
+    page,
     page_blocks,
     recorded,
     rules,
@@ -56,7 +57,14 @@ def test_it_reads_series_that_there_are(text: str) -> None:
 
 
 def test_every_recorded_figure_is_used_or_named() -> None:
-    assert all(rule["record"].startswith("ssd_trt:") for rule in rules() if "record" in rule)
+    alerts = [rule for rule in rules() if "alert" in rule]
+    read = " ".join([page(), *(alert["expr"] for alert in alerts)])
+    for name in recorded():
+        assert name.startswith("ssd_trt:")
+        assert name in read, f"nobody reads {name}"
+
+
+def test_every_alert_says_how_bad_it_is_and_what_happened() -> None:
     alerts = [rule for rule in rules() if "alert" in rule]
     assert len({rule["alert"] for rule in alerts}) == len(alerts)
     for alert in alerts:

@@ -229,6 +229,9 @@ def test_the_drop_in_is_one_that_systemd_takes(tmp_path: Path) -> None:
     unit = tmp_path / "any.service"
     unit.write_text(f"{block.text}ExecStart=/bin/true\n")
     done = subprocess.run(
-        ["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False
+        ["systemd-analyze", "verify", "--recursive-errors=no", str(unit)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (done.returncode, done.stderr.count(unit.name)) == (0, 0), done.stderr

@@ -17,6 +17,7 @@ import pytest
 
 from runtime.serve.config import MIB, ServeConfig
 from tests.helpers.readme import ROOT
+from tests.helpers.waiting import within
 from tests.runtime.deploy.deployed import DEPLOY, served_as
 
 CONF = (DEPLOY / "nginx.conf").read_text(encoding="utf-8")
@@ -93,8 +94,7 @@ def nginx(folder: Path, ports: list[str], port: int) -> Iterator[None]:
     assert program is not None
     process = subprocess.Popen([program, "-c", str(conf)], stderr=subprocess.DEVNULL)
     try:
-        while process.poll() is None and not is_open(port):
-            pass
+        assert within(20, lambda: process.poll() is not None or is_open(port))
         assert process.poll() is None, (folder / "errors").read_text()
         yield
     finally:
@@ -122,8 +122,8 @@ def test_nobody_notices_that_one_of_two_servers_drains(tmp_path: Path) -> None:
 
         streams = [begun() for _ in range(2)]  # one on each
         leaving.send_signal(signal.SIGTERM)
-        while httpx2.get(f"http://127.0.0.1:{first}/health").status_code == 200:
-            pass
+        health = f"http://127.0.0.1:{first}/health"
+        assert within(20, lambda: httpx2.get(health).status_code == 503)
         streams += [begun() for _ in range(4)]
         assert all(next(lines).startswith("data: ") for lines in streams)
         assert client.get(f"{url}/stats").status_code == 404

@@ -98,8 +98,11 @@ def test_an_address_in_the_abstract_namespace_is_understood() -> None:
         assert heard(listening) == "READY=1"
 
 
-@pytest.mark.parametrize("environment", [{}, {"NOTIFY_SOCKET": "/nowhere/at/all"}])
+@pytest.mark.parametrize(
+    "environment", [{}, {"NOTIFY_SOCKET": "/nowhere/at/all"}, {"WATCHDOG_USEC": "0"}]
+)
 def test_without_systemd_nothing_happens(environment: dict[str, str]) -> None:
+    """An interval of nothing would be a loop that never rests."""
     systemd = Systemd(environment)
     systemd.tell("READY=1")
     assert systemd.interval_s is None

@@ -25,7 +25,9 @@ from tests.helpers.tiny_bundle import tiny_bundle
 BUILD = """
 import asyncio, json, sys
 from types import SimpleNamespace
+from ray.exceptions import ActorDiedError, OutOfMemoryError
 from runtime.serve.ray import app_of
+from runtime.serve.ray.ingress import is_loss
 application = app_of(json.loads(sys.argv[1]))
 ingress = application._bound_deployment
 [replicas] = [each for each in ingress.init_args if hasattr(each, "_bound_deployment")]
@@ -45,6 +47,7 @@ print(json.dumps({
     "ranks": [ranks("b"), ranks("a", "b", "c")],
     "max_ongoing": told._deployment_config.max_ongoing_requests,
     "options": told.ray_actor_options,
+    "losses": [is_loss(each) for each in (ActorDiedError(), OutOfMemoryError(""), ValueError())],
 }))
 """
 
@@ -64,6 +67,7 @@ def test_ray_serve_takes_scaling_routing_and_resources_of_a_config() -> None:
     assert found["router"] == "StickyRouter"
     assert found["ranks"] == [["a", "c"], ["abc"]], "a request goes back to what it failed on"
     assert found["max_ongoing"] == 4
+    assert found["losses"] == [True, True, False], "Ray ends a replica that takes too much memory"
     assert found["options"] == {"num_cpus": 1.0, "num_gpus": 0.0}
 
 

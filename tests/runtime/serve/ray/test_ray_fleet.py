@@ -35,10 +35,12 @@ class ReplicaGoneError(Exception):
 
 @dataclass
 class Script:
-    """What one attempt does: so many pieces, and an end: done, gone, stops, ill, wrong, hangs."""
+    """What one attempt does: so many pieces, and an end: done, gone, stops, ill, wrong, hangs.
+    One that is not ``taken`` ends before a replica has it."""
 
     num_pieces: int
     end: str = "done"
+    is_taken: bool = True
 
 
 class FakeResponse:
@@ -51,7 +53,8 @@ class FakeResponse:
         self.is_cancelled.set()
 
     async def __aiter__(self) -> AsyncIterator[Message]:
-        yield Begun(self.replica)
+        if self.script.is_taken:
+            yield Begun(self.replica)
         for letter in TEXT[: self.script.num_pieces]:
             await asyncio.sleep(0)
             yield Delta(letter, (ord(letter),), None)
@@ -189,11 +192,31 @@ def test_a_replica_that_failed_alive_is_avoided_and_a_dead_one_is_rays_to_forget
 
 
 def test_a_fleet_that_fails_again_and_again_is_an_error_in_the_end() -> None:
-    land = Land(*[Script(0, "gone")] * retry.MOST_ATTEMPTS)
+    land = Land(*[Script(0, "gone", is_taken=False)] * retry.MOST_ATTEMPTS)
     response = land.post("/v1/completions", HI)
     assert response.status_code == 500
     assert response.json()["error"]["code"] == "replica_lost"
     assert len(land.replicas.asked) == retry.MOST_ATTEMPTS
+
+
+@pytest.mark.parametrize("end", ["gone", "stops", "ill"])
+def test_a_request_that_kills_replicas_does_not_get_all_of_them(end: str) -> None:
+    land = Land(*[Script(0, end)] * retry.MOST_ATTEMPTS)
+    response = land.post("/v1/completions", HI)
+    assert response.status_code == 500
+    assert len(land.replicas.asked) == retry.MOST_FALLEN
+
+
+def test_one_choice_that_is_lost_is_asked_again_alone() -> None:
+    """Of several: the other has what it had."""
+    land = Land(Script(0, "gone"), Script(4))
+    response = land.post("/v1/completions", {**HI, "n": 2, "stream": True})
+    texts = ["", ""]
+    for each in events(response):
+        for choice in each.get("choices", ()):
+            texts[choice["index"]] += choice["text"]
+    assert texts == [TEXT, TEXT]
+    assert len(land.replicas.asked) == 3
 
 
 def test_a_request_that_a_replica_refuses_is_asked_of_no_other() -> None:

@@ -162,7 +162,7 @@ def test_a_batch_file_is_answered_on_the_cluster_as_here(
     lines[3]["body"] = {"prompt": "x", "nope": 1}
     given, made = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     given.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    options = f"--bundle {tiny_bundle().path} --mode sd --json --quiet --ray --replicas 2"
+    options = f"--bundle {tiny_bundle().path} --mode sd --json --quiet --ray --replicas 1"
     options += f" --cpus-per-replica 0.5 --ray-address {cluster_address()}"
     command = [sys.executable, "-m", "runtime", "batch", str(given), str(made), *options.split()]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
