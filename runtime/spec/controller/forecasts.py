@@ -91,9 +91,13 @@ class Forecasts:
             self.best = min(same, key=lambda each: (losses_s[each.plan], -each.tokens_s))
 
     def look_at_rest(self) -> None:
-        """Plain decoding and lookups, as they are now."""
-        round_s = self.pace.plain_s(self.batch)
+        """Plain decoding and lookups, as they are now. The best plan with the draft engine is taken
+        to have changed as plain decoding has, until ``look`` finds out."""
+        before, round_s = self.plain, self.pace.plain_s(self.batch)
         self.plain = Forecast(PLAIN, self.batch / round_s, round_s)
+        change = self.plain.tokens_s / before.tokens_s
+        best = self.best
+        self.best = Forecast(best.plan, change * best.tokens_s, best.round_s / change)
         was_copying = self.rest.plan is not PLAIN
         self.rest = self.plain
         if self.lookup is not None:

@@ -38,3 +38,15 @@ def test_lookups_have_a_speedup_of_their_own() -> None:
     assert set(controller(0.5, both).speedups) == {"model", "lookup"}
     alone = Choices(("sd",), 4, drafters=(Drafter.LOOKUP,))
     assert set(controller(0.5, alone).speedups) == {"lookup"}
+
+
+def test_at_rest_a_slower_machine_makes_no_speedup() -> None:
+    """The draft's plan was forecast before, plain decoding since: 1.4 was told of a draft that was
+    no use, and "predicted: sd 137 tokens/s, ar 89" stood in the note."""
+    policy = controller(0.3)
+    pair = ScriptedPair(TIMES, lambda _: 0.0, slow=lambda number: 1.0 if number < 400 else 2.0)
+    pair.run(policy, 390)
+    before = policy.speedups["model"]
+    ride = pair.run(policy, 60)
+    assert set(ride.modes) == {"ar"}
+    assert policy.speedups["model"] == pytest.approx(before, rel=0.01)
