@@ -53,6 +53,8 @@ REQUIREMENTS = (
     Requirement("uvicorn", "serve", (0, 40)),
     Requirement("prometheus-client", "serve", (0, 22)),
     Requirement("httpx2", "serve", (2, 12)),
+    Requirement("cffi", "embed", (2, 0)),
+    Requirement("ray", "ray", (2, 60)),
 )
 
 
