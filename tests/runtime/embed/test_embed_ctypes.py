@@ -349,14 +349,14 @@ def test_a_closed_model_is_out_of_memory_with_requests_left_to_read(
 ) -> None:
     """Engines in cycles stayed until Python collected them: 250 MB a model, in a real pair."""
     model, request = c_void_p(), c_void_p()
-    before = {id(each) for each in gc.get_objects() if isinstance(each, LLM)}
+    before = {id(each) for each in gc.get_objects() if type(each) is LLM}
     lib.ssd_model_open(str(bundle).encode(), b'{"mode": "ssd"}', byref(model))
     lib.ssd_request_begin(model, PROMPT.encode(), None, byref(request))
     lib.ssd_request_wait(request, -1, byref(c_int32()))
     [opened] = [
         weakref.ref(each)
         for each in gc.get_objects()
-        if isinstance(each, LLM) and id(each) not in before
+        if type(each) is LLM and id(each) not in before
     ]
     scheduler = weakref.ref(opened()._pair.scheduler)  # type: ignore[union-attr]
     gc.disable()  # what is freed is freed by the call
