@@ -34,19 +34,19 @@ Throughput against plain decoding is P / T, so
 
     P / T  >=  1 / (1 + share + (limit_s + loan + overrun) / P)
 
-With a share of 1.25 % and a limit of NUM_ROUNDS bad rounds that is 0.97 or more on every stretch of
-at least 55 * (limit_s + loan + overrun), some 870 times what one bad round loses, whatever the
-draft does; the longer the stretch, the nearer to 0.988. It holds for every stretch, not only from
+With a share of 0.9 % and a limit of NUM_ROUNDS bad rounds that is 0.97 or more on every stretch of
+at least 46 * (limit_s + loan + overrun), some 730 times what one bad round loses, whatever the
+draft does; the longer the stretch, the nearer to 0.991. It holds for every stretch, not only from
 the start. What a bad round loses is a fifth of a plain step where one cheap draft is verified on a
-CPU (so the stretch has 180 tokens), and one step where the draft is as slow as the target. From the
+CPU (so the stretch has 150 tokens), and one step where the draft is as slow as the target. From the
 start it is better: a new account holds START_ROUNDS.
 """
 
 from __future__ import annotations
 
-SHARE = 0.0125
+SHARE = 0.009
 """Of the time of plain decoding: what looking for something better may cost in the long run. Plain
-decoding scatters by more; a trial of the default pair's takes what 200 tokens have saved."""
+decoding scatters by more; a trial of the default pair's takes what 280 tokens have saved."""
 NUM_ROUNDS = 16.0
 """Bad rounds that a full account covers. Of the default pair's texts, where a third of the drafts
 is right and one draft a round gains 14 %, half as many were used up by bad luck every other
@@ -54,7 +54,7 @@ sentence (8 % gained), and twice as many gained no more than these (13 %). With 
 longer to hold."""
 START_ROUNDS = 4.0
 """Those that a new account covers: the beginning of a trial."""
-LOAN = 0.01
+LOAN = 0.006
 """Of the plain time of what is to come of the texts: what reading them may cost without having been
 saved for."""
 

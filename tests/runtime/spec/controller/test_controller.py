@@ -383,7 +383,7 @@ def test_every_change_of_mind_has_its_line_with_the_figures() -> None:
     assert len(lines) > 2
     assert lines[0].startswith("auto runs sd K")
     assert "by calibration" in lines[0]
-    assert lines[-1].startswith("auto runs ar (")
+    assert any(line.startswith("auto runs ar (") for line in lines[-2:])  # the last may be a trial
     assert all("tokens/s, ar " in line and "first drafts accepted" in line for line in lines)
 
 
