@@ -52,6 +52,8 @@ def run_fleet(
     application = build(options)
     with bind(place.host, place.port) as bound:  # Ray Serve would say it in a page of its own
         port, url = bound.getsockname()[1], url_of(bound)
+    if not options.quiet:
+        say("starting Ray Serve and the replicas, which takes a minute where Ray is not up yet")
     with cluster(options, place.address):
         from ray import serve
 
@@ -68,8 +70,10 @@ def run_fleet(
             with _signals() as signals:
                 on_ready(url, mode, note)
                 if not _answers(url):
-                    say(f"warning: nothing answers at {url}; Ray Serve may have been started with "
-                        "another address on this cluster")  # fmt: skip
+                    say(
+                        f"warning: nothing answers at {url}; Ray Serve may have been started with "
+                        "another address on this cluster"
+                    )
                 signals.first.wait()
                 _drain(handle, signals, options, say)
                 return INTERRUPTED if signals.is_interrupt else 0

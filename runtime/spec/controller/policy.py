@@ -4,26 +4,9 @@ While the draft engine rests, rounds are plain, or copy from the text where look
 what those would yield is known from every round (``runtime.spec.controller.copies``), so they need
 no trial. Whether the draft's own tokens are worth their time shows only where it drafts.
 
-    state   rounds are    until                                         then
-    ------  ------------  --------------------------------------------  -----------------------
-    REST    those of a    the pause is over, and the account covers a   TRIAL
-            rest          trial with all that the draft has to read
-    TRIAL   speculative   TRIAL_ROUNDS of them were judged, or          ON if the model predicts a
-                          MOST_TRIAL_ROUNDS launched                    gain now, else REST, for
-                                                                        twice as long
-                          a text joins whose reading is not covered     REST, without a pause
-    ON      speculative   the model predicts a loss                     REST
-                          CHECK_EVERY of them were launched, or plain   CHECK
-                          rounds are believed to have changed
-                          what the draft has to read for the texts      ASIDE
-                          is more than they can repay
-    ASIDE   those of a    the texts can repay it                        ON
-            rest          as long as the longest pause                  REST
-    CHECK   plain         CHECK_ROUNDS of them were launched            ON, ASIDE or REST, by the
-                                                                        same rules as in ON
-
-In TRIAL and ON an account that does not cover the next round leads to REST, too. It begins with
-CHECK where calibration predicts a gain, else with REST. A draft that is gone leaves REST for good.
+Its states and what leads from one to the next stand in ``runtime.spec.controller.state``. In TRIAL
+and ON an account that does not cover the next round leads to REST, too. It begins with CHECK where
+calibration predicts a gain, else with REST. A draft that is gone leaves REST for good.
 
 It is never stuck one way. In REST the pause is bounded, so drafts that have become right are found
 out; in ON a few plain rounds now and then keep the other side of the comparison fresh. What trials
@@ -40,7 +23,6 @@ shrink. Where nothing looks like a gain, a trial is made with the plan that lose
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum, auto
 
 from runtime.spec.controller.account import Account
 from runtime.spec.controller.changes import Changes, sentence
@@ -50,6 +32,7 @@ from runtime.spec.controller.forecasts import ENTER, Forecasts
 from runtime.spec.controller.learning import Learning
 from runtime.spec.controller.reading import Reading
 from runtime.spec.controller.resting import Resting, has_drifted
+from runtime.spec.controller.state import State
 from runtime.spec.cost import Laws, PairTimes
 from runtime.spec.plan import PLAIN, Outlook, RoundPlan, RoundReport
 
@@ -77,16 +60,6 @@ COPYING = 1.3
 """Where lookups are so much faster than plain rounds, a draft that is not expected to be faster yet
 waits until the text repeats itself less: a trial would cost what they gain."""
 TOO_LITTLE = "too little to come for what the draft has to read"
-
-
-class State(Enum):
-    """See the module's table."""
-
-    REST = auto()
-    TRIAL = auto()
-    ON = auto()
-    ASIDE = auto()
-    CHECK = auto()
 
 
 class Controller:

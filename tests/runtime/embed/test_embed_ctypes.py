@@ -278,6 +278,17 @@ def test_an_error_of_any_length_ends_with_a_whole_character(lib: Library) -> Non
             lib.ssd_model_open(path.encode(), None, byref(c_void_p()))
 
 
+def in_another_python(script: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", script],
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
 def test_a_python_that_ends_with_a_model_open_ends_well(library: Path, bundle: Path) -> None:
     """Its interpreter is gone when the library's exit handler comes."""
     script = f"""
@@ -288,14 +299,7 @@ bundle, options = {str(bundle)!r}.encode(), b'{{"mode": "ar"}}'
 assert library.ssd_model_open(bundle, options, ctypes.byref(model)) == 0
 assert library.ssd_request_begin(model, b"a", None, ctypes.byref(request)) == 0
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd="/",
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = in_another_python(script)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -312,14 +316,7 @@ for each in threads: each.start()
 for each in threads: each.join()
 print(statuses)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd="/",
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = in_another_python(script)
     assert (done.stdout, done.stderr) == ("[7, 7, 7, 7]\n", "")
 
 
@@ -333,14 +330,7 @@ for _ in range(2000):  # until the type has a version tag
 library = ctypes.CDLL({str(library / "lib" / "libssd_trt.so")!r})
 print(library.ssd_model_open(b"/no/such", None, ctypes.byref(ctypes.c_void_p())))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd="/",
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = in_another_python(script)
     assert (done.returncode, done.stdout, done.stderr) == (0, "7\n", "")
 
 
