@@ -18,11 +18,12 @@ from export.distill.chat import Frame
 from export.distill.corpus import Sample
 from export.distill.generate import Done, Job
 
-MAX_LEN = 768  # prompt and answer together, tokens
+MAX_LEN = 1024  # prompt and answer together, tokens
 QUESTION_TOKENS = 48
 QUESTION_TEMPERATURE = 1.0
 ANSWER_TOKENS, ARTICLE_TOKENS = 192, 448
-ANSWER_TEMPERATURES = (0.0, 0.0, 0.7, 1.0)  # half greedy: what a draft is measured on
+GREEDY_SHARE = 0.5  # of the answers: what a draft is measured on
+WARM_TEMPERATURES = (0.7, 1.0)  # of the others
 ARTICLE_SHARE, SUM_SHARE = 0.2, 0.15  # of the questions
 TASKS_A_PASSAGE = 1
 LEAST_PASSAGE = 60  # tokens
@@ -48,22 +49,31 @@ class Author:
     """``next_job`` and ``take`` are what a Generator is fed from and empties into."""
 
     def __init__(
-        self, frame: Frame, seed: int, prompts: Sequence[tuple[int, str]] = (), max_len: int = 0
+        self,
+        frame: Frame,
+        seed: int,
+        prompts: Sequence[tuple[int, str]] = (),
+        max_len: int = 0,
+        *,
+        answer_tokens: int = ANSWER_TOKENS,
+        greedy_share: float = GREEDY_SHARE,
     ) -> None:
+        """``prompts`` with their places in the user's file, each answered with at most
+        ``answer_tokens``; ``greedy_share`` of all answers are greedy."""
         self._frame, self._max_len = frame, max_len or MAX_LEN
+        self._answer_tokens, self._greedy_share = answer_tokens, greedy_share
         self._rng = np.random.default_rng(seed)
-        self._prompts = deque(prompts)
+        self._prompts = deque(self._in_batches(prompts))
         self._answers: deque[Job] = deque()
         self._tasks: list[Job] = []
         self._passages: deque[tuple[str, str]] = deque(maxlen=NUM_PASSAGES)
-        self._num_answers = 0
 
     def next_job(self) -> Job:
         """What to write next. Tasks over passages are long, and come in runs of their own, sorted
         by length: the longest row of a batch sets the price of all."""
         while self._prompts and not self._answers:
             index, text = self._prompts.popleft()
-            self._queue(text, _Answer(text, prompt_index=index), ANSWER_TOKENS)
+            self._queue(text, _Answer(text, prompt_index=index), self._answer_tokens)
         if len(self._tasks) >= LONG_BATCH:
             self._answers.extend(sorted(self._tasks, key=lambda job: len(job.prompt)))
             self._tasks.clear()
@@ -149,9 +159,17 @@ class Author:
         room = self._max_len - len(prompt)
         if room < min(max_tokens, ANSWER_TOKENS) // 4 or not prompt:
             return None
-        self._num_answers += 1
-        heat = ANSWER_TEMPERATURES[self._num_answers % len(ANSWER_TEMPERATURES)]
+        heat = 0.0
+        if self._rng.random() >= self._greedy_share:
+            heat = WARM_TEMPERATURES[int(self._rng.integers(len(WARM_TEMPERATURES)))]
         return Job(prompt, min(max_tokens, room), heat, tag)
+
+    def _in_batches(self, prompts: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
+        """Prompts of like length together, as tasks are, in runs whose order is random: whenever
+        writing is stopped, short and long ones have been answered."""
+        found = sorted(prompts, key=lambda prompt: len(prompt[1]))
+        runs = [found[at : at + LONG_BATCH] for at in range(0, len(found), LONG_BATCH)]
+        return [prompt for at in self._rng.permutation(len(runs)) for prompt in runs[at]]
 
     def _sum(self, form: str) -> str:
         a, b, c = (int(self._rng.integers(low, high)) for low, high in ((20, 500), (2, 20), (2, 9)))

@@ -9,6 +9,7 @@ from pathlib import Path
 from export.checkpoint.api import open_checkpoint
 from export.checkpoint.resolve import resolve
 from export.cli.console import emit
+from export.distill.author import ANSWER_TOKENS, GREEDY_SHARE, WARM_TEMPERATURES
 from export.distill.facts import Facts, evaluated, measured
 from export.distill.options import (
     DEFAULT_LAYERS,
@@ -61,8 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option(
         "--start-from",
         metavar="DRAFT",
-        help="go on from an earlier draft of this target, as it is; give text that it has not "
-        "seen, or the held-out figures look too good",
+        help="go on from an earlier draft of this target; give text that it has not seen, or the "
+        "held-out figures look too good. With --vocab N its ids are chosen anew from this text",
     )
 
     option = add("text to learn from").add_argument
@@ -86,6 +87,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         help="prompts that it answers first: one a line, or .jsonl with prompt or turns",
+    )
+    option(
+        "--answer-tokens",
+        type=int,
+        default=ANSWER_TOKENS,
+        metavar="N",
+        help="longest answer to one of the prompts (default %(default)s)",
+    )
+    option(
+        "--greedy",
+        type=float,
+        default=GREEDY_SHARE,
+        metavar="SHARE",
+        help="share of the answers that are greedy, 0 to 1 (default %(default)s); the others are "
+        "sampled at temperatures " + " and ".join(map(str, WARM_TEMPERATURES)),
     )
 
     option = add("training").add_argument
@@ -144,6 +160,8 @@ def run(args: argparse.Namespace) -> int:
         out=args.out.resolve() if ".." in args.out.parts else args.out,
         data=tuple(args.data),
         prompts=args.prompts,
+        answer_tokens=args.answer_tokens,
+        greedy_share=args.greedy,
         evaluate=args.evaluate,
         minutes=args.minutes,
         passes=args.passes,

@@ -64,10 +64,18 @@ def initial_draft(target: Llama, layers: Sequence[int], ids: npt.NDArray[np.int6
 
 
 def earlier_draft(
-    start: Checkpoint, target: Llama, fingerprint: str
+    start: Checkpoint,
+    target: Llama,
+    fingerprint: str,
+    ids: npt.NDArray[np.int64] | None = None,
 ) -> tuple[Llama, npt.NDArray[np.int64]]:
     """A draft that was trained for this target, of that ``fingerprint``, to go on from, and the
-    target ids that it proposes, [V']. float32; trainable. Raises UsageError for any other model."""
+    target ids that it proposes, [V'].
+
+    With ``ids`` it proposes those from now on, in place of its own; the head rows of ids that are
+    new to it are the target's, or zeros in a draft of another width. float32; trainable. Raises
+    UsageError for any other model.
+    """
     import torch
 
     require_draft_of(start, fingerprint)
@@ -78,8 +86,28 @@ def earlier_draft(
     if start.spec.embeddings_from_target:
         weights[EMBEDDING] = target.weights[EMBEDDING].float()
     found = start.draft_map()
-    ids = np.arange(start.spec.vocab_size) if found is None else found
-    return _made_trainable(Llama(start.spec, weights)), ids.astype(np.int64)
+    own = (np.arange(start.spec.vocab_size) if found is None else found).astype(np.int64)
+    spec = start.spec
+    if ids is not None:
+        head = Llama(spec, weights).head
+        weights[HEAD] = _head_rows(ids, own, head, target)
+        spec = replace(spec, tied_embeddings=False, draft_vocab_size=len(ids))
+    return _made_trainable(Llama(spec, weights)), own if ids is None else ids
+
+
+def _head_rows(
+    ids: npt.NDArray[np.int64], own: npt.NDArray[np.int64], head: Tensor, target: Llama
+) -> Tensor:
+    """Head rows for ``ids`` [V', C]: those of ``head``, whose rows are ``own``, as far as it has
+    them."""
+    import torch
+
+    rows = head.new_zeros(len(ids), head.shape[1])
+    if head.shape[1] == target.head.shape[1]:
+        rows[:] = target.head[torch.from_numpy(ids).to(head.device)]
+    _, at, at_own = np.intersect1d(ids, own, assume_unique=True, return_indices=True)
+    rows[torch.from_numpy(at).to(head.device)] = head[torch.from_numpy(at_own).to(head.device)]
+    return rows
 
 
 def require_draft_of(start: Checkpoint, fingerprint: str) -> None:

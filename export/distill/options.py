@@ -10,6 +10,7 @@ from pathlib import Path
 from engines.errors import UsageError
 from export.checkpoint.spec import ModelSpec
 from export.distill import artefact
+from export.distill.author import ANSWER_TOKENS, GREEDY_SHARE, MAX_LEN
 from export.distill.initial import source_layers
 
 DEFAULT_VOCAB = 8192
@@ -27,6 +28,8 @@ class Options:
     out: Path
     data: tuple[Path, ...] = ()
     prompts: Path | None = None
+    answer_tokens: int = ANSWER_TOKENS  # at most, of an answer to one of the prompts
+    greedy_share: float = GREEDY_SHARE  # of the answers that the target writes
     evaluate: Path | None = None
     minutes: float | None = None  # of training
     passes: float | None = None  # over the data
@@ -34,7 +37,7 @@ class Options:
     soft: bool = True
     layers: tuple[int, ...] = ()  # of the target; () = num_layers of them from both ends
     num_layers: int = DEFAULT_LAYERS
-    start: str | None = None  # an earlier draft to go on from, with its layers, width and ids
+    start: str | None = None  # an earlier draft to go on from, with its layers and width
     width: int | None = None
     draft_vocab_size: int | None = None
     device: str = "cpu"
@@ -78,12 +81,15 @@ class Options:
             words += ["--start-from", shlex.quote(Path(self.start).name)]
         else:
             words += ["--from-layers", *map(str, self.layers_for(spec))]
+        if self.start is None or self.draft_vocab_size is not None:
             words += ["--vocab", str(self.vocab_for(spec))]
         words += ["--seed", str(self.seed)]
         if self.data:
             words += ["--data", *(shlex.quote(path.name) for path in self.data)]
         for option, value in (
             ("--prompts", self.prompts and shlex.quote(self.prompts.name)),
+            ("--answer-tokens", _unless(self.answer_tokens, ANSWER_TOKENS)),
+            ("--greedy", _unless(self.greedy_share, GREEDY_SHARE)),
             ("--evaluate", self.evaluate and shlex.quote(self.evaluate.name)),
             ("--minutes", self.training_minutes and f"{self.training_minutes:g}"),
             ("--passes", self.passes and f"{self.passes:g}"),
@@ -98,6 +104,10 @@ class Options:
         return " ".join(words)
 
 
+def _unless(value: float, default: float) -> str | None:
+    return None if value == default else f"{value:g}"
+
+
 def check(options: Options) -> None:
     """Raise UsageError for a value that no target could take."""
     for name, value in (("--minutes", options.minutes), ("--passes", options.passes)):
@@ -109,17 +119,23 @@ def check(options: Options) -> None:
         raise UsageError("--write-minutes 0 leaves no text to train on; give --data or --work")
     if options.prompts is not None and options.writing_minutes == 0:
         raise UsageError("--prompts needs time for the target to answer: give --write-minutes")
+    if not 1 <= options.answer_tokens < MAX_LEN:
+        raise UsageError(
+            f"--answer-tokens must be 1 to {MAX_LEN - 1}, found {options.answer_tokens}"
+        )
+    if not 0.0 <= options.greedy_share <= 1.0:
+        raise UsageError(f"--greedy must be 0 to 1, found {options.greedy_share:g}")
     if not 1 <= options.num_threads <= MAX_THREADS:
         raise UsageError(f"--threads must be 1 to {MAX_THREADS}, found {options.num_threads}")
     if not 0 <= options.seed < 1 << 63:
         raise UsageError(f"--seed must be 0 to 2^63 - 1, found {options.seed}")
     if options.num_layers < 1:
         raise UsageError(f"--layers must be 1 or more, found {options.num_layers}")
-    is_shaped = options.layers or options.width or options.draft_vocab_size
+    is_shaped = options.layers or options.width
     if options.start is not None and (is_shaped or options.num_layers != DEFAULT_LAYERS):
         raise UsageError(
-            "--start-from goes on with a draft as it is: leave out --layers, --from-layers, "
-            "--width and --vocab"
+            "--start-from goes on with a draft as it is: leave out --layers, --from-layers and "
+            "--width"
         )
     artefact.check_output(options.out)
 

@@ -114,7 +114,9 @@ def _start(
     layers = () if start else options.layers_for(spec)
     target = load_target(checkpoint, layers).to(options.device)
     if start is not None:
-        draft, ids = earlier_draft(start, target, checkpoint.fingerprint())
+        wanted = options.draft_vocab_size
+        ids = None if wanted is None else choose_ids(training, spec.vocab_size, wanted, always=end)
+        draft, ids = earlier_draft(start, target, checkpoint.fingerprint(), ids)
     else:
         ids = choose_ids(training, spec.vocab_size, options.vocab_for(spec), always=end)
         draft = initial_draft(target, layers, ids)

@@ -156,6 +156,8 @@ class Source:
                 seconds=seconds,
                 seed=options.seed,
                 prompts=self.prompts,
+                answer_tokens=options.answer_tokens,
+                greedy_share=options.greedy_share,
                 keep_states=options.soft,
                 stop=stop,
                 report=show,

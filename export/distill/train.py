@@ -69,8 +69,8 @@ class Labels:
     def loss(self, draft: Llama, batch: Batch) -> Tensor | None:
         """Mean cross entropy, nats; None where no position has a label.
 
-        Hard: the answers' tokens that the draft can say. Soft: every position whose state is
-        known, prompts too: the target's law is worth learning wherever it is known.
+        Hard: the answers' tokens that the draft can say. Soft: the target's law at every position
+        of the answers, and at as many of the prompts.
         """
         import torch
         from torch.nn import functional
@@ -80,8 +80,9 @@ class Labels:
             where = np.flatnonzero(hard >= 0)
             goal = torch.from_numpy(hard.reshape(-1)[where]).to(draft.device)
         else:
-            where = batch.known
-            states = torch.from_numpy(batch.states).to(draft.device, self._head.dtype)
+            chosen = worth_learning(batch)
+            where = batch.known[chosen]
+            states = torch.from_numpy(batch.states[chosen]).to(draft.device, self._head.dtype)
             goal = functional.linear(states, self._head).float().softmax(-1)
         if len(where) == 0:
             return None
@@ -89,6 +90,16 @@ class Labels:
         # The head is the dearest part, so only where it is needed.
         logits = draft.logits(hidden[torch.from_numpy(where).to(draft.device)])
         return functional.cross_entropy(logits.float(), goal)
+
+
+def worth_learning(batch: Batch) -> npt.NDArray[np.int64]:
+    """Indices into ``batch.known``: all places of the answers and, spread evenly, at most as many
+    of the prompts. A page of prompt before a line of answer would else be all that is learned, and
+    the draft is never asked for it."""
+    is_answer = batch.labels.reshape(-1)[batch.known] >= 0
+    answers, prompts = np.flatnonzero(is_answer), np.flatnonzero(~is_answer)
+    step = max(1, -(-len(prompts) // max(1, len(answers))))
+    return np.sort(np.concatenate([answers, prompts[::step]]))
 
 
 class Trainer:

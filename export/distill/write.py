@@ -35,6 +35,8 @@ def write_text(
     seconds: float,
     seed: int,
     prompts: Sequence[str] = (),
+    answer_tokens: int = author.ANSWER_TOKENS,
+    greedy_share: float = author.GREEDY_SHARE,
     keep_states: bool,
     stop: Stop,
     report: Callable[[float, int, float], None] = lambda *_: None,
@@ -42,8 +44,9 @@ def write_text(
 ) -> None:
     """Add shards to ``folder`` until ``seconds`` have gone into it, those of earlier runs included.
 
-    ``prompts`` are answered first, each once. ``report`` gets the share of the time, the answer
-    tokens and their rate a second. Asked to stop, it keeps all that has been written and returns.
+    ``prompts`` are answered first, each once, with at most ``answer_tokens``. ``report`` gets the
+    share of the time, the answer tokens and their rate a second. Asked to stop, it keeps all that
+    has been written and returns.
     """
     earlier = [shards.notes(folder, name) for name in shards.names(folder, PREFIX)]
     spent_s = seconds_spent(folder)
@@ -54,7 +57,14 @@ def write_text(
     kind = target.device.type
     num_rows = NUM_ROWS.get(kind, NUM_ROWS["cpu"])
     max_len = min(author.MAX_LEN, target.spec.max_position)
-    writer = Author(frame, run_seed, left, max_len)
+    writer = Author(
+        frame,
+        run_seed,
+        left,
+        max_len,
+        answer_tokens=answer_tokens,
+        greedy_share=greedy_share,
+    )
     generator = Generator(
         target,
         num_rows=num_rows,

@@ -19,7 +19,7 @@ from export.distill.initial import initial_draft, narrowed, source_layers
 from export.distill.measure import Figures
 from export.distill.stop import Stop
 from export.distill.text import load_target
-from export.distill.train import Budget, Labels, Progress, Trainer, schedule
+from export.distill.train import Budget, Labels, Progress, Trainer, schedule, worth_learning
 from tests.export.distill.sample_files import write_npz
 from tests.helpers.checkpoints import make_llama, make_qwen3
 
@@ -96,6 +96,25 @@ def test_soft_labels_are_the_targets_law_over_the_drafts_ids(tmp_path: Path) -> 
             scores = draft.logits(draft.hidden(torch.from_numpy(row)[None]))[0]
             losses += (-(law.softmax(-1) * scores.log_softmax(-1)).sum(-1)).tolist()
     assert found == pytest.approx(np.mean(losses), rel=1e-3)
+
+
+def test_a_long_prompt_counts_no_more_than_its_answer() -> None:
+    """A page before a line of answer: the draft would spend its training on text that it is never
+    asked to guess."""
+    states = np.zeros((49, 4), np.float16)  # not known at the last token
+    batch = collate(
+        [
+            Sample(np.arange(50), 40, 0.0, states),
+            Sample(np.arange(12), 2, 0.0, states[:11]),  # its prompt is shorter than its answer
+        ]
+    )
+    chosen = batch.known[worth_learning(batch)].tolist()
+    answers = [*range(39, 49), *range(51, 61)]
+    assert set(answers) <= set(chosen)
+    prompts = sorted(set(chosen) - set(answers))
+    assert len(prompts) == len(chosen) - len(answers)
+    assert 14 <= len(prompts) <= 20
+    assert max(np.diff([-1, *prompts])) <= 3  # from all of the page
 
 
 @pytest.mark.torch

@@ -12,7 +12,7 @@ import pytest
 from engines.errors import UsageError
 from export.checkpoint.api import open_checkpoint
 from export.distill import shards, write
-from export.distill.author import Author
+from export.distill.author import LONG_BATCH, Author
 from export.distill.chat import Frame, frame_of
 from export.distill.corpus import Sample
 from export.distill.generate import Done, Generator, Job
@@ -158,12 +158,34 @@ def test_answers_become_passages_of_every_kind_of_task() -> None:
 
 
 def test_the_users_prompts_come_first_and_once() -> None:
-    author = Author(toy_frame(), 0, [(4, "mine"), (7, "too")], max_len=1000)
+    author = Author(toy_frame(), 0, [(4, "mine"), (7, "also")], max_len=1000)
     first, second = author.next_job(), author.next_job()
-    assert [shown(first), shown(second)] == ["<u>mine<a>", "<u>too<a>"]
+    assert [shown(first), shown(second)] == ["<u>mine<a>", "<u>also<a>"]
     taken = [author.take(done(job, "ok")) for job in (first, second)]
     assert [each and each[1] for each in taken] == [4, 7]
     assert not any("mine" in shown(author.next_job()) for _ in range(50))
+
+
+def test_answers_to_prompts_are_as_long_and_as_greedy_as_asked_for() -> None:
+    prompts = [(index, f"question {index}") for index in range(40)]
+    for share in (0.0, 1.0):
+        author = Author(toy_frame(), 0, prompts, answer_tokens=50, greedy_share=share)
+        jobs = [author.next_job() for _ in prompts]
+        assert {job.max_tokens for job in jobs} == {50}
+        assert all((job.temperature == 0.0) == (share == 1.0) for job in jobs)
+
+
+def test_prompts_of_like_length_are_answered_together() -> None:
+    """One long prompt in a batch makes all its rows pay for its length."""
+    rng = np.random.default_rng(0)
+    lengths = rng.permutation(np.arange(1, 2001)).tolist()
+    prompts = [(index, "x" * length) for index, length in enumerate(lengths)]
+    author = Author(toy_frame(), 0, prompts, max_len=10_000)
+    found = [len(author.next_job().prompt) for _ in prompts]
+    assert sorted(found) == [length + 6 for length in range(1, 2001)]
+    runs = [found[at : at + LONG_BATCH] for at in range(0, len(found), LONG_BATCH)]
+    assert sum(max(run) - min(run) < 2 * LONG_BATCH for run in runs) >= len(runs) - 2
+    assert [run[0] for run in runs] != sorted(run[0] for run in runs)  # a stop leaves out no kind
 
 
 def test_a_prompt_without_room_for_an_answer_is_left_out() -> None:
