@@ -40,19 +40,24 @@ SAVE_EVERY_S = 300.0
 
 def distill(options: Options, checkpoint: Checkpoint, report: Report) -> Facts:
     """Get text, train, measure, and write ``options.out``. Returns what is known of the draft."""
-    import torch
-
-    spec = checkpoint.spec
-    check_against(options, spec)
-    check_supported(spec, checkpoint.name)
+    check_against(options, checkpoint.spec)
+    check_supported(checkpoint.spec, checkpoint.name)
     device.check(options.device)
-    torch.set_num_threads(options.num_threads)
     start = None if options.start is None else open_checkpoint(resolve(options.start))
     if start is not None:
         require_draft_of(start, checkpoint.fingerprint())
     source = Source(options, checkpoint, report)
     source.check()
-    work = source.work
+    with source.work.alone():
+        return _distilled(source, start)
+
+
+def _distilled(source: Source, start: Checkpoint | None) -> Facts:
+    import torch
+
+    options, checkpoint, report = source.options, source.checkpoint, source.report
+    spec, work = checkpoint.spec, source.work
+    torch.set_num_threads(options.num_threads)
     samples, data = source.samples()
     answers = source.answers()
     source.release_target()

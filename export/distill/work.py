@@ -2,6 +2,7 @@
 
 target.json   which target wrote all this
 text/         shards (shards.py), shared by every run that is given this folder
+lock          held by the run that works here
 runs/NAME/    the checkpoint of the draft NAME (checkpoint.py)
 """
 
@@ -9,8 +10,11 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from engines.errors import UsageError
+from export.disk import locked
 from export.distill.checkpoint import RunFolder
 from export.distill.options import Options
 
@@ -29,6 +33,25 @@ class Work:
                 f"{self.run.path} holds an unfinished run for --out {options.out}; "
                 "go on with it by --resume, or remove that folder"
             )
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Hold the folder; raise UsageError while another run does. Two would number their shards
+        alike, and each take what the other wrote for its own."""
+
+        def refuse() -> None:
+            raise UsageError(
+                f"another run works in {self.path}; wait until it has ended, or name another "
+                "folder by --work"
+            )
+
+        try:
+            with locked(self.path / "lock", refuse):
+                yield
+        except OSError as error:
+            if error.filename != str(self.path / "lock"):
+                raise
+            raise UsageError(f"--work {self.path} cannot be used: {error}") from None
 
     def finish(self) -> None:
         """The draft is written: remove what only its making needed."""

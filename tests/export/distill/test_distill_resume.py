@@ -44,6 +44,21 @@ def trained(folder: Path) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.torch
+def test_a_second_run_in_one_folder_is_refused(tmp_path: Path) -> None:
+    """Two runs would write shards of one number, and train on each other's halves."""
+    target = make_llama(tmp_path / "target", layers=3)
+    data = write_npz(tmp_path / "text.npz", some_samples())
+    base = ("--target", target, "--data", data, "--passes", 1, "--vocab", 160, "--quiet")
+    mine = ("--work", tmp_path / "work")
+    other = Options(target="t", out=tmp_path / "other", work=tmp_path / "work")
+    with Work(other, open_checkpoint(target).fingerprint()).alone():
+        with pytest.raises(UsageError, match=r"another run works in .*work; wait"):
+            run(*base, *mine, "--out", tmp_path / "draft")
+        assert not (tmp_path / "draft").exists()
+    assert run(*base, *mine, "--out", tmp_path / "draft") == 0
+
+
+@pytest.mark.torch
 def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
