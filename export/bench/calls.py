@@ -28,16 +28,20 @@ class TimedCall:
 
 
 def timed_calls(
-    manifest: EngineManifest, *, batch: int, length: int | None
+    manifest: EngineManifest, *, batch: int, length: int | None, num_verified: int | None = None
 ) -> tuple[TimedCall, ...]:
     """The calls of one engine, ``batch`` slots (prompts: one slot), L of a bucket.
 
-    Sizes are those the profiles call typical: T = R = 1, K + 1 or W, a prompt chunk with R = 1. A
-    prompt chunk that does not fit after ``length`` tokens of text begins earlier.
-    Raises CapacityError beyond the built limits, UsageError for a length or batch below 1.
+    Sizes are those the profiles call typical: T = R = 1, K + 1 or W, a prompt chunk with R = 1;
+    ``num_verified`` is another T = R for verifications. A prompt chunk that does not fit after
+    ``length`` tokens of text begins earlier.
+    Raises CapacityError beyond the built limits, UsageError for a length or batch below 1, or a
+    verification of less than 2 tokens.
     """
     limits, kv = manifest.limits, manifest.kv
     length = _checked_length(manifest, length)
+    if num_verified is not None:
+        _check_verified(limits.num_draft + 1, num_verified)
     if batch < 1:
         raise UsageError(f"--batch is {batch}, it must be at least 1")
     if batch > limits.max_batch:
@@ -47,8 +51,11 @@ def timed_calls(
         )
     found = []
     for index, profile in enumerate(profiles_of(manifest)):
-        tokens = min(profile.tokens.typical, kv.trunk_rows)
-        logits = min(profile.logits.typical, tokens)
+        tokens, logits = profile.tokens.typical, profile.logits.typical
+        if profile.name == "verify" and num_verified is not None:
+            tokens = logits = num_verified
+        tokens = min(tokens, kv.trunk_rows)
+        logits = min(logits, tokens)
         kind = "root" if (manifest.role, profile.name) == (DRAFT, "step") else profile.name
         branches = kind == "branch"
         slots = min(batch, profile.batch.typical)
@@ -93,3 +100,13 @@ def _checked_length(manifest: EngineManifest, length: int | None) -> int:
             f"answer together; at most --length {most}, or rebuild with a larger --max-len"
         )
     return length
+
+
+def _check_verified(most: int, num: int) -> None:
+    if num < 2:
+        raise UsageError(f"--tokens is {num}, a verification has at least 2")
+    if num > most:
+        raise CapacityError(
+            f"--tokens {num} is above the {most} that the bundle was built to verify at once; "
+            f"rebuild it with --num-draft {num - 1}"
+        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -32,6 +32,10 @@ RATE_FORMULA = (
     "tokens that a prompt reads or a step or root pass writes / p50_s "
     "(verify, branch: up to acceptance)"
 )
+GAIN_FORMULA = "tokens of a verification x p50_s of a step / p50_s of the verification"
+TURNS = 5
+"""A host that gets slower should do so for all calls alike, so they are timed in turns. On a GPU
+each turn would make contexts anew, and may compile kernels."""
 
 Progress = Callable[[str, int, int], None]
 
@@ -44,6 +48,7 @@ class BenchOptions:
     iterations: int = 50
     warm_up: int = 5
     length: int | None = None
+    tokens: int | None = None
     batch: int = 1
     threads: int | None = None
 
@@ -64,12 +69,14 @@ class CallFigures:
 
 @dataclass(frozen=True, slots=True)
 class EngineFigures:
-    """``measured`` says what ran and was timed; ``threads`` is None on a GPU."""
+    """``measured`` says what ran and was timed; ``threads`` is None on a GPU. ``verify_gain``: how
+    many times faster a verification is than its tokens one by one; None where nothing verifies."""
 
     role: str
     measured: str
     threads: int | None
     calls: tuple[CallFigures, ...]
+    verify_gain: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +99,12 @@ def bench(bundle: Bundle, options: BenchOptions, progress: Progress | None = Non
     _check(bundle, options)
     roles = _roles(bundle, options.role)
     planned = {
-        role: timed_calls(manifest_of(bundle, role), batch=options.batch, length=options.length)
+        role: timed_calls(
+            manifest_of(bundle, role),
+            batch=options.batch,
+            length=options.length,
+            num_verified=options.tokens,
+        )
         for role in roles
     }
     require_polygraphy("timing an engine")
@@ -120,18 +132,30 @@ def _time_engine(
     manifest = manifest_of(bundle, role)
     if manifest.backend == ONNXRUNTIME:
         cores = host.choose_cores(options.threads, role)
-        measured, threads = host.MEASURED, len(cores)
+        measured, threads, turns = host.MEASURED, len(cores), min(TURNS, options.iterations)
         opened = _host_calls(bundle, manifest, cores, options.batch)
     else:
-        measured, threads = device.MEASURED, None
+        measured, threads, turns = device.MEASURED, None, 1
         opened = _device_calls(bundle, role)
-    figures = []
+    taken: list[list[float]] = [[] for _ in planned]
     with opened as prepare:
-        for timed in planned:
-            runner, feed = prepare(timed)
-            what = f"{role} {timed.kind}"
-            figures.append(_figures(timed, _time(runner, feed, options, what, progress)))
-    return EngineFigures(role, measured, threads, tuple(figures))
+        ready = [prepare(timed) for timed in planned]
+        for turn in range(1, turns + 1):
+            until = options.iterations * turn // turns
+            for timed, (runner, feed), seconds in zip(planned, ready, taken, strict=True):
+                what = f"{role} {timed.kind}"
+                _time(runner, feed, seconds, until, options, what, progress)
+    calls = tuple(_figures(timed, each) for timed, each in zip(planned, taken, strict=True))
+    return EngineFigures(role, measured, threads, calls, verify_gain(calls))
+
+
+def verify_gain(calls: Sequence[CallFigures]) -> float | None:
+    """See GAIN_FORMULA; None where a step or a verification is missing."""
+    found = {call.kind: call for call in calls}
+    if not {"step", "verify"} <= found.keys():
+        return None
+    step, verify = found["step"], found["verify"]
+    return verify.tokens * step.latency.p50_s / verify.latency.p50_s
 
 
 Prepare = Callable[[TimedCall], tuple[Any, dict[str, Any]]]
@@ -158,19 +182,24 @@ def _device_calls(bundle: Bundle, role: str) -> Iterator[Prepare]:
 
 
 def _time(
-    runner: Any, feed: dict[str, Any], options: BenchOptions, what: str, progress: Progress
-) -> list[float]:
-    """Seconds of each iteration after the warm-up."""
-    seconds = []
+    runner: Any,
+    feed: dict[str, Any],
+    seconds: list[float],
+    until: int,
+    options: BenchOptions,
+    what: str,
+    progress: Progress,
+) -> None:
+    """Warm up, then time iterations until ``seconds`` holds ``until`` of them."""
     with runner:
         for _ in range(options.warm_up):
             runner.infer(feed, check_inputs=False)
-        for done in range(options.iterations):
+        for done in range(len(seconds), until):
             progress(what, done, options.iterations)
             runner.infer(feed, check_inputs=False)
             seconds.append(runner.last_inference_time())
-    progress(what, options.iterations, options.iterations)
-    return seconds
+    if until == options.iterations:
+        progress(what, until, until)
 
 
 def _figures(timed: TimedCall, seconds: list[float]) -> CallFigures:

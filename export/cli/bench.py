@@ -28,13 +28,15 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Time the calls that decoding is made of, each engine by itself: a prompt chunk, a step of plain
 decoding, a verification of K drafted tokens, the draft's root pass, a step of W branches. Engines
-on ONNX Runtime run as the runtime runs them, a draft with one thread on the last core; compiled
-plans need their GPU. pip install 'ssd-trt[bench]'"""
+on ONNX Runtime run as the runtime runs them, a draft with one thread on the last core, and their
+calls take turns, so that a machine that drifts meets all alike; compiled plans need their GPU.
+pip install 'ssd-trt[bench]'"""
 
 EXAMPLES = """\
 examples:
   python -m export bench engines/bundles/demo
   python -m export bench engines/bundles/demo --role draft --length 512 --json
+  python -m export bench engines/bundles/demo --role target --tokens 2 --iterations 200
 """
 
 
@@ -56,7 +58,7 @@ def add_to(commands: argparse._SubParsersAction[Parser]) -> None:
     )
     for name, default, metavar, text in (
         ("--iterations", 50, "N", "times that each call is timed"),
-        ("--warm-up", 5, "N", "times that it runs before"),
+        ("--warm-up", 5, "N", "times that it runs before, each turn"),
         ("--batch", 1, "B", "slots in a call; prompts are one slot's"),
     ):
         help_text = f"{text} (default: %(default)s)"
@@ -66,6 +68,12 @@ def add_to(commands: argparse._SubParsersAction[Parser]) -> None:
         type=int,
         metavar="L",
         help="tokens of text in the cache before the call (default: 256, or what fits)",
+    )
+    option(
+        "--tokens",
+        type=int,
+        metavar="T",
+        help="tokens of a verification (default: K + 1, the most)",
     )
     option(
         "--threads",
@@ -85,6 +93,7 @@ def run(args: argparse.Namespace) -> int:
         iterations=args.iterations,
         warm_up=args.warm_up,
         length=args.length,
+        tokens=args.tokens,
         batch=args.batch,
         threads=args.threads,
     )
@@ -133,16 +142,16 @@ def command(bundle: Path, options: BenchOptions) -> str:
     words = ["python", "-m", "export", "bench", str(bundle), "--role", options.role]
     words += ["--iterations", str(options.iterations), "--warm-up", str(options.warm_up)]
     words += ["--batch", str(options.batch)]
-    if options.length is not None:
-        words += ["--length", str(options.length)]
-    if options.threads is not None:
-        words += ["--threads", str(options.threads)]
+    for name in ("length", "tokens", "threads"):
+        value = getattr(options, name)
+        if value is not None:
+            words += [f"--{name}", str(value)]
     return shlex.join(words)
 
 
 def facts(result: BenchResult, bundle: Path, options: BenchOptions) -> dict[str, object]:
     """Everything as JSON values; times in seconds."""
-    from export.bench.measure import RATE_FORMULA
+    from export.bench.measure import GAIN_FORMULA, RATE_FORMULA
 
     figures = encode(result)
     assert isinstance(figures, dict)
@@ -150,7 +159,7 @@ def facts(result: BenchResult, bundle: Path, options: BenchOptions) -> dict[str,
         "command": command(bundle, options),
         "bundle": str(bundle),
         **figures,
-        "formulas": {"tokens_per_second": RATE_FORMULA},
+        "formulas": {"tokens_per_second": RATE_FORMULA, "verify_gain": GAIN_FORMULA},
     }
 
 
@@ -159,7 +168,7 @@ HEADERS = ("", "batch", "tokens", "rows", "p50 ms", "p90 ms", "p99 ms", "mean", 
 
 def text(result: BenchResult, bundle: Path, options: BenchOptions) -> str:
     """The figures for people; times in milliseconds."""
-    from export.bench.measure import RATE_FORMULA
+    from export.bench.measure import GAIN_FORMULA, RATE_FORMULA
 
     lines = [
         command(bundle, options),
@@ -175,7 +184,11 @@ def text(result: BenchResult, bundle: Path, options: BenchOptions) -> str:
             cells = [row[0].ljust(widths[0])]
             cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
             lines.append("  ".join(cells).rstrip())
+        if engine.verify_gain is not None:
+            lines.append(f"verify gain {engine.verify_gain:.2f}")
     lines += ["", f"tokens/s = {RATE_FORMULA}"]
+    if any(engine.verify_gain is not None for engine in result.engines):
+        lines.append(f"verify gain = {GAIN_FORMULA}")
     return "\n".join(lines) + "\n"
 
 

@@ -45,6 +45,29 @@ def test_each_kind_of_call_has_the_size_that_decoding_uses() -> None:
     assert {timed.kind: timed.tokens for timed in draft} == {"root": 2, "branch": 0, "prompt": 64}
 
 
+def test_a_verification_may_be_shorter_and_nothing_else_changes() -> None:
+    manifest = manifest_for(TARGET, LIMITS)
+    usual = timed_calls(manifest, batch=2, length=100)
+    for num in (2, 5):
+        step, verify, prompt = timed_calls(manifest, batch=2, length=100, num_verified=num)
+        assert (step, prompt) == (usual[0], usual[2])
+        assert (verify.call.tokens, verify.call.logits) == (num, num)
+
+
+@pytest.mark.parametrize(
+    ("num", "error", "words"),
+    [
+        (1, UsageError, "--tokens is 1, a verification has at least 2"),
+        (6, CapacityError, "--tokens 6 is above the 5 .* rebuild it with --num-draft 5"),
+    ],
+)
+def test_a_verification_that_cannot_be_is_refused(
+    num: int, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        timed_calls(manifest_for(TARGET, LIMITS), batch=1, length=None, num_verified=num)
+
+
 def test_rows_are_a_bucket_that_holds_scratch_text_and_call() -> None:
     for timed in timed_calls(manifest_for(DRAFT, LIMITS), batch=1, length=110):
         expected = {"root": 192, "branch": 192, "prompt": 176 + 24}

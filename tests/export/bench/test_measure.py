@@ -22,7 +22,8 @@ from engines.manifest import DRAFT, TARGET, Limits
 from export.bench.data_loader import Call, feeds
 from export.bench.device import DeviceEngine
 from export.bench.host import HostEngine, choose_cores
-from export.bench.measure import BenchOptions, bench
+from export.bench.latency import summarise
+from export.bench.measure import BenchOptions, CallFigures, bench, verify_gain
 from export.check.runners import onnx_runner, usable_cores, without_chatter
 from export.tensorrt.capabilities import LocalGpu
 from export.tensorrt.vendor import Vendor
@@ -63,14 +64,42 @@ def test_every_call_of_both_engines_is_timed_as_often_as_asked() -> None:
 
 
 @pytest.mark.polygraphy
+def test_calls_take_turns() -> None:
+    """One after the other, a machine that slows down would flatter whichever came first."""
+    ticks: list[tuple[str, int]] = []
+    options = replace(QUICK, role=TARGET, iterations=7)
+    bench(tiny_bundle(), options, lambda what, done, _total: ticks.append((what, done)))
+    turns = [(0, 1), (1, 2), (2, 4), (4, 5), (5, 7)]
+    kinds = ("step", "verify", "prompt")
+    timed = [
+        (f"target {kind}", done)
+        for begin, end in turns
+        for kind in kinds
+        for done in range(begin, end)
+    ]
+    assert [tick for tick in ticks if tick[1] < 7] == timed
+
+
+def figures_of(kind: str, tokens: int, *seconds: float) -> CallFigures:
+    return CallFigures(kind, 1, tokens, tokens, 64, 8, summarise(seconds), None)
+
+
+def test_the_gain_of_a_verification_is_by_medians() -> None:
+    step, verify = figures_of("step", 1, 0.5, 2.0, 9.0), figures_of("verify", 5, 3.0, 4.0, 5.0)
+    assert verify_gain((step, verify)) == pytest.approx(5 * 2.0 / 4.0)
+    assert verify_gain((step, figures_of("prompt", 64, 1.0))) is None
+    assert verify_gain((figures_of("root", 1, 1.0), figures_of("branch", 6, 1.0))) is None
+
+
+@pytest.mark.polygraphy
 def test_options_reach_the_engine() -> None:
     options = BenchOptions(role=TARGET, iterations=1, warm_up=1, length=20, batch=2, threads=1)
-    [engine] = bench(tiny_bundle(), options).engines
+    [engine] = bench(tiny_bundle(), replace(options, tokens=3)).engines
     assert engine.threads == 1
-    assert [(call.batch, call.rows, call.text) for call in engine.calls] == [
-        (2, 64, 20),
-        (2, 64, 20),
-        (1, 128, 20),
+    assert [(call.batch, call.tokens, call.rows, call.text) for call in engine.calls] == [
+        (2, 1, 64, 20),
+        (2, 3, 64, 20),
+        (1, 64, 128, 20),
     ]
 
 
@@ -111,6 +140,7 @@ REFUSED: list[tuple[dict[str, Any], type[SsdError], str]] = [
     ({"threads": 0}, UsageError, "--threads is 0"),
     ({"threads": 4096}, UsageError, "--threads is 4096, it must be between 1 and"),
     ({"batch": 9}, CapacityError, "--batch 9 is above the 3"),
+    ({"tokens": 6}, CapacityError, "--tokens 6 is above the 5"),
     ({"length": 5000}, CapacityError, "--length 5000 leaves no room"),
 ]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import export.check.runners
+from export.bench.measure import GAIN_FORMULA
 from export.cli.entry import build_parser, main
 from tests.helpers.tiny_bundle import tiny_bundle
 
@@ -18,7 +19,9 @@ QUICK = ["--iterations", "2", "--warm-up", "1"]
 
 def test_json_is_one_object_with_every_figure(capsys: pytest.CaptureFixture[str]) -> None:
     bundle = str(tiny_bundle().path)
-    assert main(["bench", bundle, *QUICK, "--length", "30", "--json", "--quiet"]) == 0
+    assert (
+        main(["bench", bundle, *QUICK, "--length", "30", "--tokens", "4", "--json", "--quiet"]) == 0
+    )
     out, err = capsys.readouterr()
     assert err == ""
     facts = json.loads(out)
@@ -31,11 +34,14 @@ def test_json_is_one_object_with_every_figure(capsys: pytest.CaptureFixture[str]
     assert step["latency"]["iterations"] == 2
     assert step["tokens_per_second"] > 0
     assert verify["tokens_per_second"] is None
-    assert (verify["tokens"], prompt["tokens"]) == (5, 64)
+    assert (verify["tokens"], prompt["tokens"]) == (4, 64)
+    gain = 4 * step["latency"]["p50_s"] / verify["latency"]["p50_s"]
+    assert [engine["verify_gain"] for engine in facts["engines"]] == [pytest.approx(gain), None]
+    assert "p50_s of a step" in facts["formulas"]["verify_gain"]
     words = shlex.split(facts["command"])
     assert words[:5] == ["python", "-m", "export", "bench", bundle]
     again = build_parser().parse_args(words[3:])
-    assert (again.iterations, again.length, again.threads) == (2, 30, None)
+    assert (again.iterations, again.length, again.tokens, again.threads) == (2, 30, 4, None)
 
 
 def test_people_get_the_command_the_machine_and_a_table(
@@ -58,6 +64,16 @@ def test_people_get_the_command_the_machine_and_a_table(
     for words in ("p90 ms", "p99 ms", "mean", "min", "tokens/s"):
         assert words in headers
     assert err.splitlines() == [f"draft {kind}: 2 times" for kind in kinds]
+    assert "verify gain" not in out
+
+
+def test_people_are_told_what_a_verification_gains(capsys: pytest.CaptureFixture[str]) -> None:
+    bundle = str(tiny_bundle().path)
+    assert main(["bench", bundle, *QUICK, "--role", "target", "--quiet"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    [figure, formula] = [line for line in lines if line.startswith("verify gain")]
+    assert float(figure.removeprefix("verify gain ")) > 0
+    assert formula == f"verify gain = {GAIN_FORMULA}"
 
 
 def test_a_terminal_sees_one_line_that_counts_and_goes_away(
