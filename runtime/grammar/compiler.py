@@ -7,6 +7,7 @@ us a place for 49,000 tokens, a few ms at the first place of a rule. A state onl
 
 from __future__ import annotations
 
+import json
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator
@@ -72,8 +73,8 @@ class GrammarCompiler:
     """Compiles grammars for one tokenizer. May be used from several threads."""
 
     def __init__(self, tokenizer: bytes, vocab_size: int, eos_ids: Collection[int]) -> None:
-        """``tokenizer`` is a tokenizer.json; ``vocab_size`` ids have logits, maybe more than it
-        names; ``eos_ids`` end a text. Nothing is read before it is needed."""
+        """``tokenizer`` is a tokenizer.json; ``vocab_size`` ids have logits, maybe more or fewer
+        than it names; ``eos_ids`` end a text. Nothing is read before it is needed."""
         self._tokenizer_json = tokenizer
         self._vocab_size = vocab_size
         self._eos_ids = tuple(eos_ids)
@@ -122,7 +123,7 @@ class GrammarCompiler:
 
         try:
             return llguidance.LLTokenizer(
-                self._tokenizer_json.decode("utf-8"),
+                _within(self._tokenizer_json, self._vocab_size),
                 n_vocab=self._vocab_size,
                 eos_token=list(self._eos_ids),
             )
@@ -130,6 +131,17 @@ class GrammarCompiler:
             raise UsageError(
                 f"this bundle's tokenizer cannot be held to a grammar: {_one_line(str(error))}"
             ) from None
+
+
+def _within(tokenizer: bytes, vocab_size: int) -> str:
+    """A tokenizer.json without the added tokens that have no logits (Gemma 3's image token), which
+    the library takes for a vocabulary of another model."""
+    content = json.loads(tokenizer)
+    added = content.get("added_tokens") or []
+    kept = [token for token in added if token["id"] < vocab_size]
+    if len(kept) == len(added):
+        return tokenizer.decode("utf-8")
+    return json.dumps({**content, "added_tokens": kept}, ensure_ascii=False)
 
 
 def check(grammar: Grammar) -> None:

@@ -174,6 +174,26 @@ def test_states_of_one_grammar_do_not_share_a_place() -> None:
     assert allowed[READER.encode("c")[0]]
 
 
+@pytest.mark.parametrize("beyond", [VOCAB, VOCAB + 1000, 4_000_000_000])
+def test_a_token_without_logits_is_no_obstacle(beyond: int) -> None:
+    """Gemma 3 text has one, of the images that its larger kin reads: no request with a grammar was
+    served."""
+    content = json.loads(TOKENIZER)
+    token = {**content["added_tokens"][0], "id": beyond, "content": "<image>"}
+    content["added_tokens"].append(token)
+    compiler = GrammarCompiler(json.dumps(content).encode(), VOCAB, (EOS,))
+    state = compiler.start(Grammar.choice(["yes", "no"]))
+    for index in READER.encode("no"):
+        allowed = state.allowed(VOCAB)
+        assert allowed is not None
+        assert allowed[index]
+        state.take(index)
+    allowed = state.allowed(VOCAB)
+    assert allowed is not None
+    assert np.flatnonzero(allowed).tolist() == [EOS]
+    assert state.failure is None
+
+
 def test_without_the_library_the_extra_is_named(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "llguidance", None)
     with pytest.raises(MissingDependencyError, match="grammar"):
