@@ -33,6 +33,8 @@ from export.build.progress import Reporter
 from export.build.writer import check_replaceable
 from export.checkpoint.api import open_checkpoint
 from export.checkpoint.resolve import resolve
+from export.checkpoint.weights import check_places
+from export.graph.api import require_fit
 from export.tensorrt.attention import require_attention_kernel
 
 
@@ -88,6 +90,8 @@ def make_plan(options: BuildOptions, reporter: Reporter) -> BuildPlan:
         source = open_checkpoint(resolve(options.draft))
         draft = check_pair(checkpoint, source, options.max_len)
         notes += pair_notes(checkpoint, source)
+    for each in [checkpoint] if draft is None else [checkpoint, draft.checkpoint]:
+        check_places(each.spec, each.tensor_names(), str(each.path))
     for note in notes:
         reporter.say(note)
     fingerprints = {TARGET: checkpoint.fingerprint()}
@@ -97,6 +101,14 @@ def make_plan(options: BuildOptions, reporter: Reporter) -> BuildPlan:
     both = [fingerprints[TARGET], fingerprints.get(DRAFT)]
     key = build_key(options, both, versions, compiler)
     plan = BuildPlan(options, target, tokenizer, draft, fingerprints, versions, compiler, key)
+    for role in plan.roles:  # else the draft is refused when the target's engine is written
+        require_fit(
+            plan.view(role).spec,
+            plan.kv_layout(role),
+            options.limits,
+            options.backend,
+            options.precision,
+        )
     if compiler is not None:
         _check_attention(plan, compiler)
         _check_caches(plan)

@@ -80,7 +80,7 @@ def build_graph(request: GraphRequest, progress: Progress | None = None) -> Grap
     Raises CheckpointError when the checkpoint has a tensor that the graph does not use (or lacks
     one that it needs), and UnsupportedModelError when the precision does not fit the model.
     """
-    _refuse_overflow(request)
+    require_fit(request.spec, request.kv, request.limits, request.backend, request.precision)
     from export.graph.decoder import DecoderGraph
     from export.graph.passes import rewrite_for
 
@@ -96,12 +96,22 @@ def build_graph(request: GraphRequest, progress: Progress | None = None) -> Grap
     return decoder.result(model)
 
 
-def _refuse_overflow(request: GraphRequest) -> None:
-    """Gemma's hidden states outgrow float16, which ends at 65,504: in Gemma 3 270M they reach
-    103,795 (600 random tokens, transformers in float32)."""
-    precision = precision_for(request.backend, request.precision)
-    if request.spec.family == "gemma3" and precision.activation is DType.FLOAT16:
+def require_fit(
+    spec: ModelSpec, kv: KvLayout, limits: Limits, backend: str, precision: str
+) -> None:
+    """Raise UnsupportedModelError for an engine that a model's configuration alone rules out.
+
+    Gemma's hidden states outgrow float16, which ends at 65,504: in Gemma 3 270M they reach 103,795
+    (600 random tokens, transformers in float32). For windows see ``export.graph.window``.
+    """
+    computed_in = precision_for(backend, precision).activation
+    if spec.family == "gemma3" and computed_in is DType.FLOAT16:
         raise UnsupportedModelError(
-            f"the hidden states of Gemma 3 outgrow float16, in which {request.precision} engines "
-            "compute; build with --precision bf16 or fp32"
+            f"the hidden states of Gemma 3 outgrow float16, in which {precision} engines compute; "
+            "build with --precision bf16 or fp32"
+        )
+    if kv.scratch_rows and spec.window is not None and spec.window < limits.num_draft:
+        raise UnsupportedModelError(
+            f"the draft's sliding window of {spec.window} positions is shorter than the "
+            f"{limits.num_draft} tokens of a branch; build with --num-draft {spec.window} or less"
         )

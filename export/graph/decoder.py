@@ -153,7 +153,6 @@ class DecoderGraph:
             self._attended_rows,
             kv=kv,
             window=window,
-            num_draft=self.request.limits.num_draft,
         )
 
     def _layer(self, x: ir.Value, layer: int) -> tuple[ir.Value, list[ir.Value]]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from engines.errors import UnsupportedModelError
 from engines.manifest import KvLayout
 from export.graph.tape import GraphTape
 
@@ -28,18 +27,11 @@ def window_mask(
     *,
     kv: KvLayout,
     window: int,
-    num_draft: int,
 ) -> ir.Value:
     """``mask`` [B, 1, T, L] without the trunk rows that lie ``window`` or more positions back.
 
-    A token always sees its own row, so no row of the mask becomes all False. Raises
-    UnsupportedModelError for a window that is shorter than a branch.
+    A token always sees its own row, so no row of the mask becomes all False.
     """
-    if kv.scratch_rows and window < num_draft:
-        raise UnsupportedModelError(
-            f"a sliding window of {window} positions is shorter than the {num_draft} tokens of a "
-            f"branch; build with --num-draft {window} or less"
-        )
     rows = np.arange(kv.rows) - kv.scratch_rows
     rows[: kv.scratch_rows] = _NEAR
     of_rows = tape.op(

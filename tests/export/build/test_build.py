@@ -13,13 +13,21 @@ import pytest
 
 import export.build.plan
 from engines.bundle import open_bundle
-from engines.errors import BackendError, CheckpointError, SsdError, UsageError
+from engines.errors import (
+    BackendError,
+    CheckpointError,
+    SsdError,
+    UnsupportedModelError,
+    UsageError,
+)
 from engines.manifest import DRAFT, TARGET
 from export.build.build import BuildGraph, build
 from export.build.options import BuildOptions
+from export.build.plan import make_plan
 from export.checkpoint.api import Checkpoint
 from tests.export.build.fake_graph import Recorder, fake_graph, never
 from tests.helpers.checkpoints import make_draft, make_gguf, make_llama, make_qwen3
+from tests.helpers.families import make_model
 
 
 @pytest.fixture
@@ -340,12 +348,15 @@ def test_weights_that_are_no_numbers_stop_the_build_and_leave_nothing(
 
 
 def test_a_weight_without_a_place_in_the_graph_stops_the_build(tmp_path: Path) -> None:
-    """X2."""
+    """X2. Before a weight is read, and in a dry run."""
     extra = {"model.layers.0.self_attn.q_norm.weight": np.ones(8, dtype=np.float32)}
     target = make_llama(tmp_path / "t", tensors=extra)
     with pytest.raises(CheckpointError, match=r"layers\.0\.self_attn\.q_norm\.weight"):
-        build(real(tmp_path, target, None))
+        build(real(tmp_path, target, None), build_graph=never)
     assert not (tmp_path / "b").exists()
+    draft = make_draft(tmp_path / "d", tensors=extra)
+    with pytest.raises(CheckpointError, match=r"/d: 1 weight\(s\) have no place in a llama graph"):
+        make_plan(real(tmp_path, make_llama(tmp_path / "good"), draft), Recorder())
 
 
 def test_a_draft_padded_further_than_its_target_cannot_say_more_ids(tmp_path: Path) -> None:
@@ -373,3 +384,17 @@ def test_roles_of_the_manifests_are_those_of_their_folders(tmp_path: Path) -> No
         manifest = json.loads((tmp_path / "b" / role / "manifest.json").read_text(encoding="utf-8"))
         assert manifest["role"] == role
         assert all(spec["name"] for spec in manifest["inputs"])
+
+
+def test_a_drafts_window_that_is_too_short_is_found_before_anything_is_written(
+    tmp_path: Path,
+) -> None:
+    """The target's engine was written first, which takes minutes."""
+    target = make_model(tmp_path / "t", "mistral")
+    draft = make_model(tmp_path / "d", "mistral", sliding_window=3)
+    options = dataclasses.replace(real(tmp_path, target, draft), num_draft=4, max_branches=2)
+    with pytest.raises(UnsupportedModelError, match=r"draft.s sliding window of 3 .*-draft 3 "):
+        build(options, build_graph=never)
+    with pytest.raises(UnsupportedModelError, match="--num-draft 3"):
+        make_plan(options, Recorder())
+    make_plan(dataclasses.replace(options, num_draft=3), Recorder())
