@@ -18,7 +18,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from engines.errors import BundleCorruptError, CheckpointError, PairError, UsageError
+from engines.errors import (
+    BundleCorruptError,
+    CheckpointError,
+    MissingDependencyError,
+    PairError,
+    UsageError,
+)
 from engines.manifest import DraftFigures
 from export.build.vocabulary import Vocabulary, first_differences, read_vocabulary
 from export.checkpoint.api import Checkpoint
@@ -96,7 +102,7 @@ def view_target(target: Checkpoint) -> TargetView:
 
 
 def _require_usable(tokenizer: bytes, name: str) -> None:
-    """CheckpointError for a tokenizer.json that the tokenizers library cannot load."""
+    """CheckpointError for a tokenizer.json without tokens, or that the library cannot load."""
     from runtime.text import Tokenizer
 
     try:
@@ -104,6 +110,10 @@ def _require_usable(tokenizer: bytes, name: str) -> None:
     except BundleCorruptError as error:
         reason = str(error).removesuffix("; rebuild the bundle")
         raise CheckpointError(f"{name}: {reason}; fetch the checkpoint again") from None
+    if not read_vocabulary(tokenizer, name).pieces:
+        raise CheckpointError(
+            f"{name}: the vocabulary in its tokenizer.json is empty; fetch the checkpoint again"
+        )
 
 
 def check_pair(target: Checkpoint, draft: Checkpoint, max_len: int) -> DraftView:
@@ -223,7 +233,7 @@ def pair_notes(target: Checkpoint, draft: Checkpoint) -> list[str]:
 
 
 def target_notes(view: TargetView) -> list[str]:
-    """What is special about the target's vocabulary: a line each."""
+    """What is special about the target's vocabulary and chat template: a line each."""
     checkpoint, found = view.checkpoint, []
     if view.num_padding:
         found.append(
@@ -237,13 +247,26 @@ def target_notes(view: TargetView) -> list[str]:
             f"note: {vocabulary.pieces[beyond[0]]!r} (id {beyond[0]}) has no embedding in "
             f"{checkpoint.name}; a prompt that holds it is refused"
         )
-    unused = vocabulary.unused
+    unused = vocabulary.unused(view.spec.vocab_size)
     if unused:
         found.append(
             f"note: {len(unused)} ids between tokens of {checkpoint.name} spell nothing "
             f"({unused[0]} is the first)"
         )
-    return found
+    return found + _template_notes(checkpoint)
+
+
+def _template_notes(target: Checkpoint) -> list[str]:
+    """Why the chat template cannot be used, if so. A hostile one is compiled, but not run."""
+    from runtime.text import ChatTemplate
+
+    try:
+        ChatTemplate(target.chat_template() or "", {}, advice="generate --chat will be refused")
+    except UsageError as error:
+        return [f"note: {error}"]
+    except MissingDependencyError:  # nor can a chat be run here
+        pass
+    return []
 
 
 def _value(value: object) -> str:

@@ -30,10 +30,11 @@ class Vocabulary:
     def num_ids(self) -> int:
         return 1 + max(self.pieces, default=-1)
 
-    @property
-    def unused(self) -> tuple[int, ...]:
-        """Ids below the last one that spell nothing."""
-        return tuple(index for index in range(self.num_ids) if index not in self.pieces)
+    def unused(self, num_ids: int) -> tuple[int, ...]:
+        """Of the first ``num_ids`` ids those that spell nothing, though a later one does."""
+        # Not up to num_ids of its own: a damaged file may name any id of 32 bits.
+        last = min(num_ids, self.num_ids)
+        return tuple(index for index in range(last) if index not in self.pieces)
 
 
 def read_vocabulary(tokenizer: bytes, name: str) -> Vocabulary:
@@ -54,15 +55,19 @@ def first_differences(draft: Vocabulary, target: Vocabulary) -> str | None:
     The ids that both have must spell the same text. One may go on where the other ends (padding,
     or tokens that only one was given).
     """
-    shared = range(min(draft.num_ids, target.num_ids))
-    different = [index for index in shared if draft.pieces.get(index) != target.pieces.get(index)]
+    num_shared = min(draft.num_ids, target.num_ids)
+    different = [
+        index
+        for index in sorted(draft.pieces.keys() | target.pieces.keys())
+        if index < num_shared and draft.pieces.get(index) != target.pieces.get(index)
+    ]
     if different:
         texts = (
             f"id {index} is {_shown(draft.pieces.get(index))} in the draft and "
             f"{_shown(target.pieces.get(index))} in the target"
             for index in different[:NUM_SHOWN]
         )
-        return f"{', '.join(texts)} ({len(different)} of {len(shared)} ids differ)"
+        return f"{', '.join(texts)} ({len(different)} of {num_shared} ids differ)"
     return _first_merge(draft.merges, target.merges)
 
 

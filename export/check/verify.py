@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from engines.bundle import Bundle, open_bundle
-from engines.errors import BackendError
+from engines.errors import BackendError, UsageError
 from engines.manifest import DRAFT, TARGET
 from export.check.fidelity import Fidelity, Logits, compare
 from export.check.parity import BundleParity, compare_plans
@@ -211,13 +211,16 @@ def finite(logits: Logits, whose: str) -> Logits:
 
 
 def prompt_ids(bundle: Bundle) -> list[list[int]]:
-    """Token ids of the default prompts, as a chat where the bundle has a template."""
+    """Token ids of the default prompts, as the runtime encodes them: as a chat where the bundle has
+    a template that works, else with the tokens that the tokenizer puts around a text."""
     from runtime.text import ChatTemplate, Tokenizer
 
     tokenizer = Tokenizer(bundle.tokenizer_path.read_bytes())
-    texts = list(PROMPTS)
     if bundle.chat_template_path is not None:
         source = bundle.chat_template_path.read_bytes()
-        template = ChatTemplate.from_bytes(source, bundle.manifest.special_tokens)
-        texts = [template.render([{"role": "user", "content": text}]) for text in texts]
-    return [tokenizer.encode(text) for text in texts]
+        # One that fails (it may ask for tools, say) keeps nobody from comparing engines.
+        with suppress(UsageError):
+            template = ChatTemplate.from_bytes(source, bundle.manifest.special_tokens)
+            chats = [template.render([{"role": "user", "content": text}]) for text in PROMPTS]
+            return [tokenizer.encode(chat) for chat in chats]
+    return [tokenizer.encode(text, add_special_tokens=True) for text in PROMPTS]

@@ -21,6 +21,7 @@ class Family:
     model_type: str
     title: str
     head_dim: int | None = None  # where none is given; None: hidden size over heads
+    num_kv_heads: int | None = None  # where none is named; None: as many as heads
     rms_norm_eps: float = 1e-6
     tied: bool = False
     rope_theta: float = 10000.0
@@ -32,14 +33,15 @@ class Family:
 
 FAMILIES = (
     Family("llama", "LlamaForCausalLM", "llama", "Llama", optional_bias=True),
-    Family("mistral", "MistralForCausalLM", "mistral", "Mistral"),
-    Family("qwen2", "Qwen2ForCausalLM", "qwen2", "Qwen2", qkv_bias=True),
+    Family("mistral", "MistralForCausalLM", "mistral", "Mistral", num_kv_heads=8),
+    Family("qwen2", "Qwen2ForCausalLM", "qwen2", "Qwen2", num_kv_heads=32, qkv_bias=True),
     Family(
         "qwen3",
         "Qwen3ForCausalLM",
         "qwen3",
         "Qwen3",
         head_dim=128,
+        num_kv_heads=32,
         qk_norm=True,
         optional_bias=True,
     ),
@@ -49,6 +51,7 @@ FAMILIES = (
         "gemma3_text",
         "Gemma 3 text",
         head_dim=256,
+        num_kv_heads=4,
         tied=True,
         rope_theta=1e6,
         qk_norm=True,
@@ -85,7 +88,7 @@ def spec_from_config(config: Mapping[str, object], where: str) -> ModelSpec:
         intermediate_size=fields.integer("intermediate_size"),
         num_layers=num_layers,
         num_heads=num_heads,
-        num_kv_heads=fields.integer("num_key_value_heads", num_heads),
+        num_kv_heads=_num_kv_heads(fields, family, num_heads),
         head_dim=head_dim,
         rms_norm_eps=fields.number("rms_norm_eps", family.rms_norm_eps),
         rope_theta=rope.theta,
@@ -93,7 +96,7 @@ def spec_from_config(config: Mapping[str, object], where: str) -> ModelSpec:
         max_position=rope.max_position,
         tied_embeddings=fields.flag("tie_word_embeddings", family.tied),
         qk_norm=family.qk_norm,
-        eos_token_ids=_eos_ids(fields, vocab_size),
+        eos_token_ids=end_ids(fields, vocab_size),
         bos_token_id=fields.token_id("bos_token_id", vocab_size),
         draft_vocab_size=_draft_vocab_size(fields, vocab_size),
         embeddings_from_target=fields.flag("embeddings_from_target"),
@@ -152,6 +155,13 @@ def _head_dim(fields: Fields, family: Family, hidden_size: int, num_heads: int) 
     return fields.integer("head_dim", family.head_dim)
 
 
+def _num_kv_heads(fields: Fields, family: Family, num_heads: int) -> int:
+    """An explicit null means as many as heads, in every family."""
+    name = "num_key_value_heads"
+    default = num_heads if fields.has(name) else family.num_kv_heads or num_heads
+    return fields.integer(name, default)
+
+
 def _activation(fields: Fields, family: Family) -> str:
     if family.name == "gemma3":
         name, known = "hidden_activation", {"gelu_pytorch_tanh": GELU_TANH}
@@ -179,7 +189,8 @@ def _with_gemma(spec: ModelSpec, fields: Fields) -> ModelSpec:
     )
 
 
-def _eos_ids(fields: Fields, vocab_size: int) -> tuple[int, ...]:
+def end_ids(fields: Fields, vocab_size: int) -> tuple[int, ...]:
+    """The tokens that end a text, by "eos_token_id": one, a list, or none. CheckpointError."""
     value = fields.get("eos_token_id")
     listed = value if isinstance(value, list) else [] if value is None else [value]
     return tuple(fields.check_id("eos_token_id", item, vocab_size) for item in listed)

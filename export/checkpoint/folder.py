@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,8 @@ import numpy.typing as npt
 
 from engines.errors import CheckpointError, UnsupportedModelError
 from export.checkpoint import draft_map, safetensors_file
-from export.checkpoint.config import spec_from_config
+from export.checkpoint.config import end_ids, spec_from_config
+from export.checkpoint.fields import Fields
 from export.checkpoint.safetensors_file import StoredTensor
 from export.checkpoint.spec import ModelSpec
 from export.checkpoint.weights import EMBEDDING, HEAD, check_shapes, digest, finite
@@ -42,12 +44,14 @@ class FolderCheckpoint:
         spec: ModelSpec,
         weights: Mapping[str, StoredTensor],
         target_ids: npt.NDArray[np.int32] | None,
+        files: frozenset[Path],
     ) -> None:
         self.path = path
         self.name = _display_name(path)
         self.spec = spec
         self._weights = weights
         self._target_ids = target_ids
+        self._files = files  # of weights and of the vocabulary map
         self._fingerprint: str | None = None
 
     @classmethod
@@ -56,13 +60,17 @@ class FolderCheckpoint:
         where = str(path / "config.json")
         config = _read_json(path / "config.json")
         # Where the two differ, generation stops at what generation_config.json says.
-        generation = _read_json(path / "generation_config.json", optional=True)
+        beside = path / "generation_config.json"
+        generation = Fields(_read_json(beside, optional=True), str(beside))
         if generation.get("eos_token_id") is not None:
-            config = {**config, "eos_token_id": generation["eos_token_id"]}
-        spec = spec_from_config(config, where)
+            spec = spec_from_config({**config, "eos_token_id": None}, where)
+            spec = replace(spec, eos_token_ids=end_ids(generation, spec.vocab_size))
+        else:
+            spec = spec_from_config(config, where)
+        everything = _all_tensors(path)
         stored = {
             name: tensor
-            for name, tensor in _all_tensors(path).items()
+            for name, tensor in everything.items()
             if not name.endswith("rotary_emb.inv_freq")  # a buffer, computed from the config
         }
         maps = {
@@ -78,14 +86,15 @@ class FolderCheckpoint:
         check_shapes(spec, {name: tensor.shape for name, tensor in stored.items()}, str(path))
         if spec.tied_embeddings and HEAD in stored:
             _drop_tied_copy(stored, path)
-        return cls(path, spec, stored, ids)
+        files = frozenset(tensor.path for tensor in everything.values())
+        return cls(path, spec, stored, ids, files)
 
     def tensor_names(self) -> tuple[str, ...]:
         return tuple(self._weights)
 
     def tensor(self, name: str) -> npt.NDArray[np.float32]:
         stored = self._stored(name)
-        return finite(safetensors_file.read_floats(name, stored), name, stored.path.name)
+        return finite(safetensors_file.read_floats(name, stored), name, str(stored.path))
 
     def stored_dtype(self, name: str) -> str:
         return self._stored(name).dtype
@@ -124,7 +133,7 @@ class FolderCheckpoint:
         if self._fingerprint is None:
             descriptions = [self.path / name for name in DESCRIPTIONS]
             files = [path for path in descriptions if path.is_file()]
-            files += sorted({tensor.path for tensor in self._weights.values()})
+            files += sorted(self._files)
             self._fingerprint = digest(files)
         return self._fingerprint
 

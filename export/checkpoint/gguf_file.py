@@ -21,7 +21,7 @@ from export.checkpoint.gguf_rope import (
     RopeFactors,
 )
 from export.checkpoint.spec import ModelSpec
-from export.checkpoint.weights import check_shapes, digest, finite
+from export.checkpoint.weights import advice_on, check_shapes, digest, finite
 from export.packages import require
 
 READABLE = (
@@ -160,7 +160,8 @@ def _read_tables(path: Path) -> tuple[Any, dict[str, object]]:
     # A damaged file surfaces in the reader as whatever its bytes happen to break.
     except (OSError, ValueError, KeyError, IndexError, OverflowError, TypeError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise CheckpointError(f"{path}: not a whole GGUF file ({reason})") from None
+        hint = "" if isinstance(error, OSError) else advice_on(path)
+        raise CheckpointError(f"{path}: not a whole GGUF file ({reason}){hint}") from None
     if reader.byte_order != "I":
         raise UnsupportedModelError(f"{path}: GGUF of the other byte order is not supported")
     return reader, metadata

@@ -50,14 +50,18 @@ def read_rope(spec: ModelSpec, fields: Fields, arch: str, factors: RopeFactors) 
         if divisors is not None:
             _check_divisors(spec, name, divisors, fields.where)
     prefix = f"{arch}.rope.scaling"
-    kind = fields.text(f"{prefix}.type", "none")
+    factor, older = f"{prefix}.factor", f"{arch}.rope.scale_linear"
+    if fields.has(older) and not fields.has(factor):
+        factor = older
+    # llama.cpp takes a factor of no stated type for a linear one.
+    kind = fields.text(f"{prefix}.type", "none" if fields.number(factor, 1.0) == 1.0 else "linear")
     original = fields.integer(f"{prefix}.original_context_length", spec.max_position)
     reach, scaling = spec.max_position, None
     if factors.short is not None:
         scaling = _long_rope(spec, fields, prefix, original, factors.short)
         reach = min(reach, original)
     elif kind == "linear":
-        scaling = LinearRope(shortest(fields.number(f"{prefix}.factor")))
+        scaling = LinearRope(shortest(fields.number(factor)))
     elif kind == "yarn":
         scaling = _yarn(fields, prefix, original)
         reach = max(reach, int(scaling.factor * original))

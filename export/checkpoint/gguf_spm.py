@@ -52,13 +52,19 @@ def spm_tokenizer(
 def merges_by_score(
     vocab: dict[str, int], tokens: Sequence[str], scores: Sequence[float], normal: Sequence[int]
 ) -> list[tuple[str, str]]:
-    """Both halves of every split of every normal piece into two tokens, best piece first."""
-    merges: list[tuple[str, str]] = []
-    for index in sorted(normal, key=lambda index: -scores[index]):
-        piece = tokens[index]
-        splits = ((piece[:cut], piece[cut:]) for cut in range(1, len(piece)))
-        merges.extend(split for split in splits if split[0] in vocab and split[1] in vocab)
-    return merges
+    """Both halves of every split of every normal piece into two tokens, best piece first.
+
+    Of one piece that with the longest first half comes first. It makes no difference to a text, but
+    it is the order in tokenizers that transformers converted, and pairs are compared by it.
+    """
+    rules = [
+        (scores[index], tokens[index][:cut], tokens[index][cut:])
+        for index in normal
+        for cut in range(1, len(tokens[index]))
+        if tokens[index][:cut] in vocab and tokens[index][cut:] in vocab
+    ]
+    rules.sort(key=lambda rule: (-rule[0], -len(rule[1]), -len(rule[2])))
+    return [(left, right) for _, left, right in rules]
 
 
 def _scores(fields: Fields, num_tokens: int) -> list[float]:

@@ -133,6 +133,8 @@ class _Reader:
                 return self._yarn(inner)
             case "longrope":
                 return self._longrope(inner)
+        if not kind:
+            raise CheckpointError(f"{where}: a factor, but no rope_type that says of what")
         raise UnsupportedModelError(
             f"{self.fields.where}: rope type {kind!r} is not supported, only "
             f"{', '.join(KINDS[:-1])} and {KINDS[-1]} are"

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engines.errors import CheckpointError, UnsupportedModelError
+from export.checkpoint.weights import advice_on
 from export.packages import require
 
 FLOATS = ("F32", "F16", "BF16")
@@ -58,7 +59,7 @@ def read_integers(name: str, stored: StoredTensor) -> npt.NDArray[np.int64]:
     """An integer or bool tensor as a new int64 array."""
     if stored.dtype not in INTEGERS:
         raise CheckpointError(
-            f"{stored.path.name}: {name} must be one of {', '.join(INTEGERS)}, found {stored.dtype}"
+            f"{stored.path}: {name} must be one of {', '.join(INTEGERS)}, found {stored.dtype}"
         )
     return _read(name, stored).astype(np.int64, copy=False)
 
@@ -77,7 +78,7 @@ def _read_bfloat16(name: str, stored: StoredTensor) -> npt.NDArray[np.float32]:
     count = int(np.prod(stored.shape, dtype=np.int64))
     bits = np.fromfile(stored.path, dtype="<u2", count=count, offset=8 + header_size + start)
     if bits.size != count:
-        raise CheckpointError(f"{stored.path.name}: the file ends inside {name}")
+        raise CheckpointError(f"{stored.path}: the file ends inside {name}")
     wide = bits.astype(np.uint32)
     wide <<= 16
     return wide.view(np.float32).reshape(stored.shape)
@@ -92,4 +93,5 @@ def _opened(path: Path) -> Any:
         return safetensors.safe_open(path, framework="np")
     except (safetensors.SafetensorError, OSError) as error:
         reason = (str(error).splitlines() or ["unreadable"])[0]
-        raise CheckpointError(f"{path}: not a whole safetensors file ({reason})") from None
+        hint = advice_on(path) if isinstance(error, safetensors.SafetensorError) else ""
+        raise CheckpointError(f"{path}: not a whole safetensors file ({reason}){hint}") from None

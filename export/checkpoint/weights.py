@@ -15,6 +15,8 @@ from export.checkpoint.spec import ModelSpec
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
 
+_LFS_POINTER = b"version https://git-lfs"
+
 Shape = tuple[int, ...]
 
 
@@ -70,12 +72,40 @@ def check_shapes(spec: ModelSpec, found: Mapping[str, Shape], where: str) -> Non
         )
     for name, shape in weight_shapes(spec).items():
         if name not in found:
-            raise CheckpointError(f"{where}: the weight {name} {list(shape)} is missing")
+            raise CheckpointError(
+                f"{where}: the weight {name} {list(shape)} is missing{_other_prefix(name, found)}"
+            )
         if found[name] != shape:
             raise CheckpointError(
                 f"{where}: {name} has shape {list(found[name])}, "
                 f"but the configuration asks for {list(shape)}"
             )
+
+
+def check_places(spec: ModelSpec, names: Iterable[str], where: str) -> None:
+    """Raise CheckpointError for a stored weight that the model has no place for."""
+    without = sorted(set(names) - weight_shapes(spec).keys())
+    if without:
+        raise CheckpointError(
+            f"{where}: {len(without)} weight(s) have no place in a {spec.family} graph, first "
+            f"{without[0]}; refusing to drop weights silently"
+        )
+
+
+def _other_prefix(name: str, found: Iterable[str]) -> str:
+    """That a weight is stored under a longer or shorter name, after a semicolon, if it is."""
+    short = name.removeprefix("model.")
+    other = next((each for each in found if each == short or each.endswith(f".{short}")), None)
+    if other is None:
+        return ""
+    return f"; {other} is there: of a model without its head, or a part of a larger one"
+
+
+def advice_on(path: Path) -> str:
+    """What to do about a file that is no weight file, after a semicolon; "" where that is open."""
+    with path.open("rb") as file:
+        is_pointer = file.read(len(_LFS_POINTER)) == _LFS_POINTER
+    return "; it is a pointer of Git LFS, fetch the file itself: git lfs pull" if is_pointer else ""
 
 
 def finite(array: npt.NDArray[np.float32], name: str, where: str) -> npt.NDArray[np.float32]:

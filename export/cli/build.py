@@ -22,7 +22,7 @@ from export.build.options import (
 )
 from export.build.plan import BuildPlan, check_room, in_words, make_plan
 from export.cli.console import add_output_options, display, emit, emit_json
-from export.cli.inspect import loaded_bytes
+from export.cli.inspect import loaded_bytes, without_draft
 from export.cli.verify import text as verification_text
 from export.graph.precision import BACKENDS
 
@@ -182,7 +182,7 @@ def run(args: argparse.Namespace) -> int:
         emit(f"look at it: python -m export inspect {result.bundle.path}\n")
     else:
         if result.bundle.draft is None:
-            emit(f"without a draft: {_lookups(options)}\n")
+            emit(f"without a draft: {without_draft(options.num_draft, options.backend)}\n")
         emit(f"try it: python -m runtime generate --bundle {result.bundle.path} --prompt 'Hello'\n")
     return 0
 
@@ -245,7 +245,7 @@ def _plan_text(plan: BuildPlan, facts: dict[str, object]) -> str:
     if options.draft is not None:
         lines[0] += f" with draft {options.draft}"
     else:
-        lines[0] += f" without a draft: {_lookups(options)}"
+        lines[0] += f" without a draft: {without_draft(options.num_draft, options.backend)}"
     lines += [
         f"  {estimate.role:6}  {estimate.num_parameters / 1e6:8.1f} M parameters, files about "
         + ", ".join(
@@ -268,15 +268,6 @@ def _plan_text(plan: BuildPlan, facts: dict[str, object]) -> str:
         )
     lines.append("  already built: a cache hit" if facts["cache_hit"] else "  nothing written")
     return "\n".join(lines) + "\n"
-
-
-def _lookups(options: BuildOptions) -> str:
-    """What the runtime makes of a bundle without a draft."""
-    if options.num_draft == 0:
-        return "mode ar (--num-draft 0 leaves no room for lookups)"
-    if options.backend in GPU_BACKENDS:
-        return "mode ar (lookups are for engines on the CPU)"
-    return f"modes ar and sd, which copies up to {options.num_draft} tokens a round from the text"
 
 
 def _built(result: BuildResult) -> dict[str, object]:

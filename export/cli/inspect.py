@@ -11,6 +11,7 @@ from engines.codec import encode
 from engines.errors import escaped
 from engines.manifest import EngineManifest, PlanFacts
 from engines.profiles import ShapeProfile, Span
+from export.build.options import GPU_BACKENDS
 from export.build.plan import in_words
 from export.check.fidelity import in_words as fidelity_in_words
 from export.cli.console import add_output_options, emit, emit_json
@@ -105,9 +106,7 @@ def text(bundle: Bundle) -> str:
         shares = ", ".join(f"{share:.2f}" for share in manifest.draft_figures.ranks[:4])
         lines.append(f"         its maker measured: target's token is candidate 1, 2, ... {shares}")
     if bundle.draft is None:
-        lines.append(
-            "draft    none: the runtime looks drafts up in the text (--mode sd), and runs ar"
-        )
+        lines.append(f"draft    none: {without_draft(limits.num_draft, manifest.backend)}")
     total = sum(total_bytes(engine) for engine in bundle.engines)
     lines += [
         "",
@@ -123,6 +122,15 @@ def text(bundle: Bundle) -> str:
         lines += [f"{f.size:12}  {f.sha256[:16]}  {role}{f.path}" for f in files]
     lines += ["", f"rebuild  {manifest.rebuild}", f"key      {manifest.build_key}"]
     return "".join(f"{escaped(line)}\n" for line in lines)
+
+
+def without_draft(num_draft: int, backend: str) -> str:
+    """What the runtime makes of a bundle without a draft, for people."""
+    if num_draft == 0:
+        return "mode ar (--num-draft 0 leaves no room for lookups)"
+    if backend in GPU_BACKENDS:
+        return "mode ar (lookups are for engines on the CPU)"
+    return f"modes ar and sd, which copies up to {num_draft} tokens a round from the text"
 
 
 def _engine_lines(engine: EngineManifest) -> list[str]:

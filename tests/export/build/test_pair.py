@@ -327,3 +327,50 @@ def test_a_tokenizer_that_cannot_be_loaded_is_refused_on_either_side(
 def test_figures_that_are_no_shares_are_left_out(tmp_path: Path, shares: object) -> None:
     folder = make_draft(tmp_path / "d", config={"measured": {"rank_shares": shares}})
     assert draft_figures(open_checkpoint(folder)) is None
+
+
+def test_a_token_of_an_absurd_id_costs_neither_time_nor_memory(tmp_path: Path) -> None:
+    """Ids up to the last one were listed: four billion of them, for five minutes."""
+
+    def add(document: dict[str, Any]) -> None:
+        last = document["added_tokens"][-1]
+        document["added_tokens"].append({**last, "id": 4_000_000_000, "content": "<far>"})
+
+    target, draft = (
+        open_checkpoint(edit_tokenizer(make_llama(tmp_path / name), add)) for name in "td"
+    )
+    (note,) = target_notes(view_target(target))
+    assert "'<far>' (id 4000000000) has no embedding" in note
+    assert check_pair(target, draft, 64).spec.vocab_size == 320
+
+
+def test_a_tokenizer_without_a_token_is_refused_on_either_side(tmp_path: Path) -> None:
+    """It loads, every text becomes nothing, and it differs from no other."""
+
+    def empty(document: dict[str, Any]) -> None:
+        document["added_tokens"] = []
+        document["model"] = {"type": "WordLevel", "vocab": {}, "unk_token": "?"}
+
+    bare = open_checkpoint(edit_tokenizer(make_llama(tmp_path / "bare"), empty))
+    for refused in (
+        lambda: check_target(bare, 64),
+        lambda: check_pair(target_in(tmp_path), bare, 64),
+    ):
+        with pytest.raises(CheckpointError, match=r"bare: the vocabulary .* is empty"):
+            refused()
+
+
+def test_a_chat_template_that_does_not_compile_is_said_when_the_bundle_is_built(
+    tmp_path: Path,
+) -> None:
+    """The first user who chatted was told, long after. One that takes for ever is not run."""
+    folder = make_llama(tmp_path / "t")
+    template = folder / "chat_template.jinja"
+    template.write_text("{% for %}")
+    (note,) = target_notes(view_target(open_checkpoint(folder)))
+    assert "chat template does not compile" in note
+    assert note.endswith("generate --chat will be refused")
+    forever = "{% for a in range(99999) %}" * 5 + "{% endfor %}" * 5
+    for harmless in ("", forever, "{{ raise_exception('only with tools') }}"):
+        template.write_text(harmless)
+        assert target_notes(view_target(open_checkpoint(folder))) == []

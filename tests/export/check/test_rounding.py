@@ -20,10 +20,10 @@ from export.build.options import BuildOptions
 from export.check.fidelity import kl_divergence
 from export.check.rounding import ANSWER_TOKENS, measure_rounding
 from export.check.scoring import Scoring
-from export.check.verify import prompt_ids
+from export.check.verify import PROMPTS, prompt_ids
 from export.cli.inspect import text as inspected
 from runtime.llm import LLM, score
-from tests.helpers.checkpoints import make_draft, make_llama
+from tests.helpers.checkpoints import BOS_ID, make_draft, make_llama
 
 
 class Recorder:
@@ -174,3 +174,32 @@ def test_figures_that_cannot_be_are_corrupt(tmp_path: Path, change: dict[str, fl
     document["fidelity"].update(change)
     with pytest.raises(BundleCorruptError, match=next(iter(change))):
         load_engine(json.dumps(document), "m")
+
+
+def test_a_chat_template_that_fails_does_not_hide_the_figures(tmp_path: Path) -> None:
+    """It may want tools, or roles in another order; the prompts do without it then."""
+    make_llama(tmp_path / "t", seed=3, hidden=64, intermediate=128)
+    make_draft(tmp_path / "d", hidden=64, intermediate=128)
+    (tmp_path / "t/chat_template.jinja").write_text("{{ raise_exception('only with tools') }}")
+    result = built(tmp_path, "int8")
+    assert result.bundle.target.fidelity is not None
+    assert all(prompt_ids(result.bundle))
+
+
+def test_a_model_without_a_template_reads_its_own_beginning_of_text(tmp_path: Path) -> None:
+    """Base models of Gemma and Llama 3 are at a loss without it: figures were of no real text."""
+    from tokenizers import Tokenizer, processors
+
+    folder = make_llama(tmp_path / "t", chat_template=False)
+    path = folder / "tokenizer.json"
+    tokenizer = Tokenizer.from_file(str(path))
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<|im_start|> $A", special_tokens=[("<|im_start|>", BOS_ID)]
+    )
+    tokenizer.save(str(path))
+    bundle = build(
+        BuildOptions(str(folder), out=tmp_path / "b", precision="fp32", max_len=160)
+    ).bundle
+    with LLM.open(bundle.path, mode="ar") as llm:
+        assert prompt_ids(bundle) == [llm.encode(text) for text in PROMPTS]
+    assert {ids[0] for ids in prompt_ids(bundle)} == {BOS_ID}

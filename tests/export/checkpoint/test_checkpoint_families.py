@@ -150,3 +150,12 @@ def test_fused_projections_and_biases_are_expected_where_a_family_has_them() -> 
     biases = {n.split(".", 3)[3] for n in weight_shapes(read("qwen2")) if n.endswith("bias")}
     assert biases == {f"self_attn.{part}_proj.bias" for part in "qkv"}
     assert "model.layers.0.self_attn.o_proj.bias" in weight_shapes(read("llama-bias"))
+
+
+@pytest.mark.parametrize(("name", "expected"), [("mistral", 8), ("gemma3", 4), ("llama-bias", 64)])
+def test_absent_key_heads_take_the_default_of_the_family(name: str, expected: int) -> None:
+    """transformers gives a Mistral 8; null means one for each query head in all families."""
+    config = {**CONFIGS[name], "num_attention_heads": 64, "head_dim": 16}
+    assert spec_from_config({**config, "num_key_value_heads": None}, "c").num_kv_heads == 64
+    del config["num_key_value_heads"]
+    assert spec_from_config(config, "c").num_kv_heads == expected

@@ -13,6 +13,7 @@ from export.checkpoint.api import open_checkpoint
 from export.checkpoint.weights import weight_shapes
 from tests.helpers.checkpoints import (
     CHAT_TEMPLATE,
+    make_draft,
     make_llama,
     make_qwen3,
     random_weights,
@@ -340,3 +341,61 @@ def test_a_weight_file_that_may_not_be_read_is_not_called_absent(
     monkeypatch.setattr(Path, "open", guarded)
     with pytest.raises(CheckpointError, match="Permission denied"):
         open_checkpoint(folder)
+
+
+def test_an_absurd_end_of_generation_names_the_file_that_it_stands_in(tmp_path: Path) -> None:
+    """config.json was named, where nothing is wrong; an id that is not in use hurts nobody."""
+    make_llama(tmp_path, config={"eos_token_id": -1})
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [2, 999]}')
+    with pytest.raises(CheckpointError, match=r"/generation_config\.json: eos_token_id .* 999"):
+        open_checkpoint(tmp_path)
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": 2}')
+    assert open_checkpoint(tmp_path).spec.eos_token_ids == (2,)
+
+
+def test_fingerprint_sees_a_vocabulary_map_in_a_shard_of_its_own(tmp_path: Path) -> None:
+    """The bundle with the old map was called up to date: it proposed the ids of other tokens."""
+    names, found = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"], set()
+    for shift in (0, 20):
+        folder = make_draft(tmp_path / str(shift), offsets=np.full(300, shift))
+        weights = folder / "model.safetensors"
+        stored = open_checkpoint(folder)
+        arrays = {name: stored.tensor(name) for name in stored.tensor_names()}
+        weights.unlink()
+        write_safetensors(folder / names[0], arrays, "F32")
+        write_safetensors(folder / names[1], {"d2t": np.full(300, shift)}, "F32")
+        shards = {**dict.fromkeys(arrays, names[0]), "d2t": names[1]}
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
+        found.add(open_checkpoint(folder).fingerprint())
+    assert len(found) == 2
+
+
+@pytest.mark.parametrize(
+    ("prefix", "renamed"), [("", "embed_tokens"), ("language_model.model.", "language_model")]
+)
+def test_weights_under_other_names_are_pointed_at(
+    tmp_path: Path, prefix: str, renamed: str
+) -> None:
+    """A model without its head, and the text part of a larger one: "missing" alone puzzles."""
+    folder = make_llama(tmp_path)
+    other = {prefix + name.removeprefix("model."): array for name, array in WEIGHTS.items()}
+    write_safetensors(folder / "model.safetensors", other, "F32")
+    with pytest.raises(CheckpointError, match=rf"is missing; {renamed}\S*\.weight is there"):
+        open_checkpoint(folder)
+
+
+def test_a_damaged_weight_names_its_folder(tmp_path: Path) -> None:
+    """Of a pair, both models have a model.safetensors."""
+    bad = np.full(32, np.nan, np.float32)
+    checkpoint = open_checkpoint(make_llama(tmp_path / "mine", tensors={"model.norm.weight": bad}))
+    with pytest.raises(CheckpointError, match=r"mine/model\.safetensors: model\.norm"):
+        checkpoint.tensor("model.norm.weight")
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "model.gguf"])
+def test_a_pointer_in_the_place_of_weights_is_recognised(tmp_path: Path, file: str) -> None:
+    """What a clone without git-lfs has: "header too large" or "magic invalid" explains nothing."""
+    path = make_llama(tmp_path) / file
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n")
+    with pytest.raises(CheckpointError, match=r"not a whole .*; .* git lfs pull$"):
+        open_checkpoint(path if file.endswith("gguf") else tmp_path)

@@ -12,7 +12,7 @@ import pytest
 
 from engines.errors import CheckpointError, UnsupportedModelError
 from export.checkpoint.api import Checkpoint, open_checkpoint
-from export.checkpoint.rope import LongRope
+from export.checkpoint.rope import LinearRope, LongRope
 from tests.helpers import k_quants
 from tests.helpers.checkpoints import make_gguf
 from tests.helpers.families import CONFIGS, make_model
@@ -160,6 +160,23 @@ def test_long_factors_alone_are_refused(tmp_path: Path) -> None:
     path, _ = convert(tmp_path, "phi3-long", dropped="rope_factors_short.weight")
     with pytest.raises(CheckpointError, match=r"without rope_factors_short\.weight"):
         open_checkpoint(path)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "expected"),
+    [
+        ({"rope.scaling.factor": 4.0}, LinearRope(4.0)),
+        ({"rope.scale_linear": 4.0}, LinearRope(4.0)),
+        ({"rope.scaling.factor": 1.0}, None),
+        ({"rope.scaling.type": "none", "rope.scaling.factor": 4.0}, None),
+    ],
+)
+def test_a_factor_of_no_stated_type_is_linear(
+    tmp_path: Path, metadata: dict[str, Any], expected: LinearRope | None
+) -> None:
+    """X6: llama.cpp scales positions by it; passed over, long texts are garbled."""
+    path, _ = convert(tmp_path, "qwen2", metadata)
+    assert open_checkpoint(path).spec.rope_scaling == expected
 
 
 @pytest.mark.parametrize(

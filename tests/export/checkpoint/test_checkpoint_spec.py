@@ -136,7 +136,7 @@ def test_unknown_rope_type_is_refused_by_name(field: str, kind: str) -> None:
 
 
 def test_rope_scaling_without_a_type_is_not_taken_for_plain() -> None:
-    with pytest.raises(UnsupportedModelError, match="rope type ''"):
+    with pytest.raises(CheckpointError, match="a factor, but no rope_type"):
         read(LLAMA, rope_scaling={"factor": 4.0})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 from typing import Any
 
@@ -64,6 +65,17 @@ def by_score(text: str) -> list[int]:
 @given(st.text(alphabet="abcé xß日", max_size=20))
 def test_pieces_are_joined_in_the_order_of_their_scores(text: str) -> None:
     assert PLAIN.encode(text, add_special_tokens=False).ids == by_score(text)
+
+
+def test_rules_stand_in_the_order_that_transformers_gives_them() -> None:
+    """A GGUF file and a folder of one model were refused as a pair: one rule came before another.
+
+    Expected is what transformers 5.24 makes of these pieces and scores (``generate_merges``).
+    """
+    rules = json.loads(PLAIN.to_str())["model"]["merges"]
+    shown = ["+".join(rule).replace(SPACE, "_") for rule in rules]
+    of_letters, of_spaces = "a+b b+c ab+c a+bc c+a a+a aa+b a+ab", "b+_ _+a _a+b _+ab _+_"
+    assert shown == [*of_letters.split(), *of_spaces.split()]
 
 
 @given(st.text(alphabet="abcé xß日\t", max_size=20))

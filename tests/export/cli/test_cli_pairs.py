@@ -81,7 +81,7 @@ def test_v6_a_bundle_without_a_draft_says_what_it_can_do_and_why(
     assert main([*build_arguments(target, "none", place), "--no-fidelity"]) == 0
     assert "without a draft: modes ar and sd, which copies up to" in capsys.readouterr().out
     assert main(["inspect", str(place)]) == 0
-    assert "draft    none: the runtime looks drafts up" in capsys.readouterr().out
+    assert "draft    none: modes ar and sd, which copies up to" in capsys.readouterr().out
     generate = ["generate", "--bundle", str(place), "--prompt", "the cat", "--max-tokens", "4"]
     for mode in ("sd", "auto"):
         assert run([*generate, "--mode", mode, "--json"]) == 0

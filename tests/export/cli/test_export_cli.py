@@ -406,3 +406,19 @@ def test_a_full_disk_behind_stdout_is_one_line(tmp_path: Path) -> None:
         )
     assert process.returncode == 2
     assert process.stderr == "error: cannot write to standard output: No space left on device\n"
+
+
+def test_what_a_bundle_without_a_draft_can_do_is_said_alike_everywhere(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, target: str
+) -> None:
+    """``inspect`` offered --mode sd where there is no room for a drafted token."""
+    for num_draft, words in (
+        (0, "mode ar (--num-draft 0 leaves no"),
+        (3, "sd, which copies up to 3"),
+    ):
+        place = str(tmp_path / f"k{num_draft}")
+        arguments = ["build", "--target", target, "--max-len", "64", "--out", place]
+        arguments += ["--num-draft", str(num_draft), "--no-fidelity"]
+        for command in ([*arguments, "--dry-run"], arguments, ["inspect", place]):
+            assert main(command) == 0
+            assert words in capsys.readouterr().out
