@@ -24,6 +24,7 @@ from runtime.cli.options import (
     add_output_options,
     check_fits,
     open_for,
+    possible_modes,
     whole,
 )
 from runtime.cli.prompts import many_prompts, shortened
@@ -77,7 +78,8 @@ def add_to(commands: Commands) -> None:
         "--modes",
         type=_modes,
         metavar="M,M",
-        help="modes to run, of ar, sd, ssd, auto (default: ar,sd,ssd, without a draft model ar,sd)",
+        help="modes to run, of ar, sd, ssd, auto (default: those of ar,sd,ssd that the bundle was "
+        "built for)",
     )
     _add_prompt_options(parser)
     add_sampling_options(parser, several=True)
@@ -128,11 +130,12 @@ def _modes(text: str) -> tuple[str, ...]:
 
 
 def _default_modes(args: argparse.Namespace) -> tuple[str, ...]:
-    """Those that the bundle can run with its drafter."""
-    has_draft = args.drafter != Drafter.LOOKUP
+    """Those that the bundle was built for and can run with its drafter."""
+    modes = list(MODES)
     with suppress(BundleError):  # told by loading it
-        has_draft = has_draft and open_bundle(args.bundle).draft is not None
-    return (BASELINE, "sd", "ssd") if has_draft else (BASELINE, "sd")
+        modes = possible_modes(open_bundle(args.bundle), args.num_draft, args.branches)
+    is_copied = args.drafter == Drafter.LOOKUP
+    return tuple(mode for mode in modes if mode != AUTO and not (mode == "ssd" and is_copied))
 
 
 def run(args: argparse.Namespace) -> int:

@@ -13,6 +13,7 @@ from runtime.cli.console import say
 from runtime.devices import parse_devices
 
 if TYPE_CHECKING:
+    from engines.bundle import Bundle
     from runtime.llm import LLM
 
 PROGRAM = "python -m runtime"
@@ -240,6 +241,19 @@ def add_output_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGro
     group.add_argument("--json", action="store_true", help="one JSON object on stdout, no more")
     group.add_argument("--quiet", action="store_true", help="results and errors only")
     return group
+
+
+def possible_modes(bundle: Bundle, num_draft: int | None, num_branches: int | None) -> list[str]:
+    """Of MODES those that there is room for: in the bundle as it was built, and in what is asked
+    for (None: all that there is)."""
+    limits = bundle.manifest.limits
+    num_draft = limits.num_draft if num_draft is None else num_draft
+    num_branches = limits.max_branches if num_branches is None else num_branches
+    has_room = {
+        "sd": num_draft > 0,
+        "ssd": num_draft > 0 and num_branches > 0 and bundle.draft is not None,
+    }
+    return [mode for mode in MODES if has_room.get(mode, True)]
 
 
 def check_fits(what: str, num_tokens: int, max_len: int) -> None:

@@ -28,7 +28,7 @@ from runtime.bench.dataset.turns import (
 )
 from runtime.bench.kind import Show
 from runtime.bench.opening import open_mode, require_modes
-from runtime.cli.options import MODES, check_fits
+from runtime.cli.options import MODES, check_fits, possible_modes
 from runtime.cli.prompts import shortened
 from runtime.device.cores import available_cores
 from runtime.sampling.params import SamplingParams
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
 MAX_TOKENS = 128
 BASELINE = MODES[0]
-WITHOUT_DRAFT = ("ar", "sd", "auto")
-"""All modes of a bundle whose drafts are looked up."""
 
 
 def measure(args: argparse.Namespace, show: Show) -> DatasetFigures:
@@ -54,7 +52,7 @@ def measure(args: argparse.Namespace, show: Show) -> DatasetFigures:
     items = read_items(args.dataset, args.limit)
     params = SamplingParams(temperature=args.temperature or 0.0)
     bundle = open_bundle(args.bundle)
-    modes: Sequence[str] = args.modes or (MODES if bundle.draft is not None else WITHOUT_DRAFT)
+    modes = args.modes or possible_modes(bundle, args.num_draft, args.branches)
     if args.drafters and not set(modes) - {BASELINE}:
         raise UsageError(f"--drafters has no effect on {BASELINE}; name a mode that drafts, too")
     require_modes(args, modes)

@@ -37,8 +37,12 @@ def read_items(path: Path, limit: int | None = None) -> list[Item]:
         where = f"{path}, line {number}"
         try:
             record = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise UsageError(f"{where} is not JSON ({error})") from None
+        except json.JSONDecodeError as error:
+            raise UsageError(f"{where} is not JSON ({error.msg}, column {error.colno})") from None
+        except (ValueError, RecursionError):
+            raise UsageError(
+                f"{where} is not JSON that can be read (too deep, or a number of too many digits)"
+            ) from None
         text = first_turn(record)
         if text is None or not text.strip():
             raise UsageError(f"{where} has no text in {SHAPES}")

@@ -119,6 +119,22 @@ def test_without_a_draft_there_is_no_ssd(
     assert figures["bundle"]["draft"] is None
 
 
+@pytest.mark.parametrize(
+    ("room", "expected"),
+    [({"num_draft": 0}, ["ar", "auto"]), ({"max_branches": 0}, ["ar", "sd", "auto"])],
+)
+def test_modes_without_room_in_the_bundle_are_left_out_unless_asked_for(
+    capsys: pytest.CaptureFixture[str], data: Path, room: dict[str, int], expected: list[str]
+) -> None:
+    """They were begun with, and refused when plain decoding had been loaded."""
+    bundle = str(tiny_bundle(tied=False, **room).path)
+    arguments = ["bench", "--bundle", bundle, "--dataset", str(data), "--max-tokens", "4"]
+    assert main([*arguments, "--limit", "1", "--json"]) == 0
+    categories = json.loads(capsys.readouterr().out)["figures"]["categories"]
+    assert [each["name"] for each in categories[0]["contestants"]] == expected
+    assert main([*arguments, "--modes", "ssd"]) == 2
+
+
 def test_the_report_is_written_in_files(
     capsys: pytest.CaptureFixture[str], data: Path, tmp_path: Path
 ) -> None:

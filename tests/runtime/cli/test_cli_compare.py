@@ -75,6 +75,26 @@ def test_modes_run_one_after_another_after_a_warm_up(
     assert all(len(mode["per_prompt"]) == 2 for mode in modes.values()), "and is not counted"
 
 
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        ({}, ["ar", "sd", "ssd"]),
+        ({"max_branches": 0}, ["ar", "sd"]),
+        ({"num_draft": 0, "max_branches": 0}, ["ar"]),
+    ],
+)
+def test_by_default_those_modes_run_that_the_bundle_was_built_for(
+    limits: dict[str, int],
+    expected: list[str],
+    prompts: list[str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """sd or ssd was refused when ar had run, for minutes."""
+    built = str(tiny_bundle(**limits).path)
+    _, modes, _ = run_json(FakeBundle(), capsys, *prompts, "--bundle", built)
+    assert list(modes) == expected
+
+
 def test_a_difference_is_named_and_is_exit_code_1(
     prompts: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -73,7 +73,9 @@ def test_without_categories_all_are_of_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
-        (["{"], "line 1 is not JSON"),
+        (["{"], r"line 1 is not JSON \(Expecting property name .* quotes, column 2\)"),
+        (["[" * 200_000], "line 1 is not JSON that can be read"),
+        (['{"prompt": "a", "n": ' + "9" * 5000 + "}"], "a number of too many digits"),
         ([{"prompt": "a"}, {"text": "b"}], 'line 2 has no text in "turns"'),
         ([{"prompt": " "}], "line 1 has no text"),
         ([{"prompt": "a", "category": 7}], "line 1: category is 7"),
