@@ -7,7 +7,6 @@ where it waits. An error becomes a status and the thread's last error; nothing i
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -100,9 +99,6 @@ class Bridge:
     def model_close(self, model: Any) -> None:
         with self._underway():
             self._models.pop(self._number(model)).close()
-            # Engines hang in cycles, and a caller in C makes Python collect too seldom: some models
-            # of 300 MB, opened and closed, were 1 GB.
-            gc.collect()
 
     def model_info_get(self, model: Any, info: Any) -> None:
         self._fill(info, self._model(model).info())

@@ -19,7 +19,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import tempfile
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from pathlib import Path
 
 from engines.errors import MissingDependencyError, UsageError
 from runtime.embed import ABI_VERSION
+from runtime.embed.staging import staged
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -108,14 +108,13 @@ def build(out: Path, *, tell: Callable[[str], None] = lambda _line: None) -> Bui
     if out.exists() and not out.is_dir():
         raise UsageError(f"{out} is a file, expected a folder or a path that is free: --out DIR")
     try:
-        (out if out.is_dir() else out.parent).mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(
-            prefix=".ssd-trt-", dir=out if out.is_dir() else out.parent
-        ) as scratch:
-            made = Path(scratch) / "made"
+        above = out if out.is_dir() else out.parent
+        above.mkdir(parents=True, exist_ok=True)
+        with staged(above, f"{out.name}.ssd-trt") as scratch:
+            made = scratch / "made"
             _lay_out(made)
             tell(f"compiling {SONAME} with {shlex.join(compiler)} for {python.executable}")
-            _compile(python, compiler, Path(scratch), made / "lib" / SONAME)
+            _compile(python, compiler, scratch, made / "lib" / SONAME)
             _move(made, out)
     except OSError as error:
         raise UsageError(f"{out} cannot be written ({error}); choose another --out DIR") from None

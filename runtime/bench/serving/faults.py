@@ -156,7 +156,7 @@ async def malformed(others: Bystanders) -> list[str]:
 
 
 async def huge(others: Bystanders) -> list[str]:
-    """A prompt of 10 MB, with its length said and without."""
+    """A prompt of 10 MiB, with its length said and without."""
     import httpx2
 
     body = json.dumps(others.about.body("word " * (HUGE_BYTES // 5), stream=False)).encode()
@@ -166,7 +166,7 @@ async def huge(others: Bystanders) -> list[str]:
             yield body[start : start + (1 << 16)]
 
     reasons = []
-    for what, content in (("10 MB", body), ("10 MB in parts", in_parts())):
+    for what, content in (("10 MiB", body), ("10 MiB in parts", in_parts())):
         try:
             response = await others.client.post(
                 others.about.path, content=content, headers=JSON_TYPE

@@ -58,7 +58,7 @@ def _add_load(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--faults",
         action="store_true",
-        help="clients that drop, send nonsense or 10 MB, or read slowly, and with --bundle "
+        help="clients that drop, send nonsense or 10 MiB, or read slowly, and with --bundle "
         "SIGTERM, beside streams that must not notice; without a load option only these",
     )
     group.add_argument(

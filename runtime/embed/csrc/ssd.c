@@ -78,6 +78,9 @@ SSD_API const char *ssd_status_name(ssd_status status)
 
 /* ------------------------------------------------------------------ models */
 
+#define OPENING_MS 30000 /* how long an exit waits for models that are being opened */
+#define OPENING_STEP_MS 10
+
 /* Engines that still run while the process's libraries are taken down would use what is gone. */
 static void stop_at_exit(void)
 {
@@ -85,16 +88,52 @@ static void stop_at_exit(void)
         py_stop_all();
 }
 
+/* Models that are being opened, and those of them by this thread: a signal handler that calls exit
+ * may interrupt its own opening. */
+static int num_opening = 0;
+static __thread int num_own = 0;
+
+/* Until the first model is open there is nothing to stop, and stop_at_exit would come too late: the
+ * libraries that are loaded meanwhile register their own handlers behind it. Done when the main
+ * thread ends, which is before any of them, or with pthread_exit, which is no exit. */
+static void wait_for_opening(void *nothing)
+{
+    const struct timespec step = {0, OPENING_STEP_MS * 1000000L};
+    (void)nothing;
+    for (int waited_ms = 0; waited_ms < OPENING_MS; waited_ms += OPENING_STEP_MS) {
+        int num_others = __atomic_load_n(&num_opening, __ATOMIC_ACQUIRE) - num_own;
+        if (num_others <= 0 || is_forked() || has_ended())
+            return;
+        nanosleep(&step, NULL);
+    }
+}
+
+/* What C++ compilers register destructors of a thread's objects with; not all C libraries have it. */
+extern int __cxa_thread_atexit_impl(void (*)(void *), void *, void *) __attribute__((weak));
+extern void *__dso_handle __attribute__((visibility("hidden")));
+
+__attribute__((constructor))
+static void wait_in_main_thread(void)
+{
+    if (syscall(SYS_gettid) == getpid() && __cxa_thread_atexit_impl != NULL)
+        __cxa_thread_atexit_impl(wait_for_opening, NULL, &__dso_handle);
+}
+
 SSD_API ssd_status ssd_model_open(const char *bundle, const char *options, ssd_model **model)
 {
     ssd_status status;
     REQUIRE(model);
     *model = NULL;
-    START();
-    status = py_model_open(bundle, options, model);
+    num_own++;
+    __atomic_add_fetch(&num_opening, 1, __ATOMIC_ACQ_REL);
+    status = start();
+    if (status == SSD_OK)
+        status = py_model_open(bundle, options, model);
     /* What is registered last is done first: the engines' libraries are loaded and warm by now. */
     if (status == SSD_OK)
         atexit(stop_at_exit);
+    __atomic_sub_fetch(&num_opening, 1, __ATOMIC_ACQ_REL);
+    num_own--;
     return status;
 }
 

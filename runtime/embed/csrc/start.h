@@ -12,6 +12,8 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #define LONGEST_LINE 4096
@@ -51,6 +53,7 @@ static int start_state = UNTRIED;
 static pid_t start_process = 0; /* the one that tried it first; its locks mean nothing in a fork */
 static char start_error[LONGEST_LINE];
 static int is_own_python = 0;
+static int has_begun = 0; /* there is or was a Python in this process */
 
 static ssd_status cannot_start(const char *what, const char *why)
 {
@@ -171,6 +174,7 @@ static ssd_status start_once(void)
         return cannot_start("this process runs another Python than " PY_VERSION, Py_GetVersion());
     if (!Py_IsInitialized() && start_interpreter() != SSD_OK)
         return SSD_ERROR_PYTHON;
+    __atomic_store_n(&has_begun, 1, __ATOMIC_RELEASE);
     if (prepare() != SSD_OK)
         return SSD_ERROR_PYTHON;
     if (join_python() != 0)
@@ -183,6 +187,12 @@ static int is_forked(void)
 {
     pid_t owner = __atomic_load_n(&start_process, __ATOMIC_ACQUIRE);
     return owner != 0 && owner != getpid();
+}
+
+/* Whether Python is over: what waits for its lock waits for ever. */
+static int has_ended(void)
+{
+    return __atomic_load_n(&has_begun, __ATOMIC_ACQUIRE) && !Py_IsInitialized();
 }
 
 static ssd_status start(void)

@@ -5,8 +5,8 @@
     DIR/NAME/1/bundle/       the bundle's files, by hard link where the file system has them
 
 Nothing in it points outside, so it can be moved, packed and put into an object store. A process
-that is killed (SIGTERM, SIGKILL) meanwhile leaves DIR/.NAME.ssd-triton-PID, which the server would
-take for a model: remove it.
+that is killed (SIGTERM, SIGKILL) meanwhile leaves DIR/.NAME.ssd-triton, which the server would take
+for a model: the next run for that model removes it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pathlib import Path
 from engines.bundle import Bundle
 from engines.errors import UsageError
 from engines.manifest import BUNDLE_FILE
+from runtime.embed.staging import staged
 from runtime.embed.triton.config import BUNDLE_FOLDER, Parameters, config_text
 
 VERSION = "1"
@@ -82,24 +83,20 @@ def write_repository(
 ) -> Written:
     """Write the model ``name`` into the repository ``root``, which is made where it is missing.
 
-    Raises UsageError where ROOT/NAME exists, or the disk does not take it.
+    Raises UsageError where ROOT/NAME exists, another run writes it, or the disk does not take it.
     """
     check_name(name)
     final = root / name
     if os.path.lexists(final):
         raise UsageError(f"{final} exists already; remove it, or say another --model-name")
-    staged = root / f".{name}.ssd-triton-{os.getpid()}"
     try:
         root.mkdir(parents=True, exist_ok=True)
-        try:
-            written = _write(staged, bundle)
+        with staged(root, f"{name}.ssd-triton") as place:
+            written = _write(place, bundle)
             config = config_text(name, parameters, on_gpu=on_gpu, environment=environment)
-            (staged / "config.pbtxt").write_text(config, encoding="utf-8")
-            # Of two writers one finds the folder that the other put there, and it is not empty.
-            staged.rename(final)
-        except BaseException:
-            shutil.rmtree(staged, ignore_errors=True)
-            raise
+            (place / "config.pbtxt").write_text(config, encoding="utf-8")
+            # Whoever has put a folder there meanwhile keeps it: it is not empty.
+            place.rename(final)
     except OSError as error:
         raise UsageError(f"cannot write {final}: {error.strerror or error}") from None
     return Written(final, len(written), sum(written), bundle.num_bytes)

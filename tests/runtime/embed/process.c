@@ -1,5 +1,6 @@
 /* What the library does to the process that it is in: process CASE BUNDLE, or process tokens BUNDLE
  * OPTIONS. */
+#include <pthread.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -25,6 +26,36 @@ static int run_exit(const char *bundle)
     piece.text = text;
     piece.text_size = sizeof text;
     OK(ssd_request_read(request, 20, &piece));
+    return 0;
+}
+
+static void *open_a_model(void *bundle)
+{
+    opened(bundle, SSD);
+    return NULL;
+}
+
+/* The last of all exit handlers: a library that has stopped its models opens no more. */
+static void look_at_the_end(void)
+{
+    ssd_model *model;
+    ssd_status status = ssd_model_open("/no/such", NULL, &model);
+    if (status != SSD_ERROR_STATE)
+        fprintf(stderr, "%s: %s\n", ssd_status_name(status), ssd_last_error());
+}
+
+/* Ends while the first model is being opened, which the Python that it starts tells. */
+static int run_opening(const char *bundle)
+{
+    int ends[2];
+    char number[16], told;
+    pthread_t thread;
+    CHECK(atexit(look_at_the_end) == 0);
+    CHECK(pipe(ends) == 0);
+    snprintf(number, sizeof number, "%d", ends[1]);
+    CHECK(setenv("TELL", number, 1) == 0);
+    CHECK(pthread_create(&thread, NULL, open_a_model, (void *)bundle) == 0);
+    CHECK(read(ends[0], &told, 1) == 1);
     return 0;
 }
 
@@ -124,7 +155,8 @@ int main(int argc, char **argv)
         const char *name;
         int (*run)(const char *bundle);
     } cases[] = {
-        {"exit", run_exit}, {"fork", run_fork}, {"signals", run_signals}, {"missing", run_missing},
+        {"exit", run_exit}, {"opening", run_opening}, {"fork", run_fork},
+        {"signals", run_signals}, {"missing", run_missing},
     };
     if (argc == 4 && strcmp(argv[1], "tokens") == 0)
         return run_tokens(argv[2], argv[3]);

@@ -348,7 +348,7 @@ def test_a_closed_model_is_out_of_memory_with_requests_left_to_read(
         for each in gc.get_objects()
         if type(each) is LLM and id(each) not in before
     ]
-    scheduler = weakref.ref(opened()._pair.scheduler)  # type: ignore[union-attr]
+    scheduler = weakref.ref(opened().engine._pair.scheduler)  # type: ignore[union-attr]
     gc.disable()  # what is freed is freed by the call
     try:
         lib.ssd_model_close(model)

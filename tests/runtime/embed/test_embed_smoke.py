@@ -39,6 +39,21 @@ def test_a_process_may_end_with_a_text_in_the_middle(
     assert run(process, "exit", bundle).stderr == "", attempt
 
 
+def test_a_process_may_end_while_its_first_model_is_being_opened(
+    process: Path,
+    bundle: Path,
+    run: Run,
+    other_environment: Callable[[Sequence[Path]], Path],
+    tmp_path: Path,
+) -> None:
+    """Nothing waited for it: ONNX Runtime went on in what its destructors had freed, and some of
+    these processes crashed."""
+    (tmp_path / "sitecustomize.py").write_text("import os; os.write(int(os.environ['TELL']), b'.')")
+    packages = [Path(each) for each in site.getsitepackages()]
+    prefix = other_environment([tmp_path, ROOT, *packages])
+    assert run(process, "opening", bundle, SSD_TRT_PYTHON=str(prefix)).stderr == ""
+
+
 def test_a_sanitizer_finds_nothing(library: Path, bundle: Path, run: Run) -> None:
     program = compiled("threads", library, ["-fsanitize=address"])
     # What Python keeps until the process ends is no leak of the library's.

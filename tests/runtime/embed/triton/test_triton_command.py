@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +15,7 @@ import pytest
 
 from engines.bundle import open_bundle
 from runtime.cli.entry import main
+from runtime.embed.staging import staged
 from runtime.embed.triton.repository import MODEL
 from tests.helpers.tiny_bundle import tiny_bundle
 from tests.helpers.triton_config import read_config
@@ -210,6 +214,43 @@ def test_a_full_disk_leaves_nothing(run, tmp_path, monkeypatch, failing) -> None
     assert "cannot write" in err
     assert "No space left on device" in err
     assert everything(tmp_path / "models") == []
+
+
+def test_what_a_killed_run_has_left_is_gone_after_the_next(run: Run, tmp_path: Path) -> None:
+    """A hidden folder in the repository, which the server takes for a model, and which stopped a
+    later run of the same process id: in a container each has the same."""
+    main_ends = (
+        "import os, signal, sys; from pathlib import Path; from runtime.cli.entry import main;"
+        "Path.rename = lambda *_: os.kill(os.getpid(), signal.SIGKILL);"
+        "main(sys.argv[1:])"
+    )
+    models, bundle = tmp_path / "models", tiny_bundle(max_batch=3).path
+    command = ["embed", "--triton", models, "--bundle", bundle, "--model-name", "tiny"]
+    killed = subprocess.run(
+        [sys.executable, "-c", main_ends, *map(str, command)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert any(models.iterdir())
+    assert run()[0] == 0
+    assert os.listdir(models) == ["tiny"]
+    open_bundle(models / "tiny" / "1" / "bundle", hashes="all")
+
+
+def test_a_run_that_goes_on_is_not_taken_for_a_killed_one(run: Run, tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    models.mkdir()
+    with staged(models, "tiny.ssd-triton") as place:
+        (place / "1").mkdir()
+        code, _, err = run()
+        assert (code, everything(place)) == (2, ["1"])
+    assert err == f"error: another run writes {place}; let it end first\n"
+    assert os.listdir(models) == []
+    assert run()[0] == 0
 
 
 def test_a_place_that_is_a_file_is_told(run: Run, tmp_path: Path) -> None:
