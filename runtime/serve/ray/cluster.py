@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
+from math import inf
 from typing import Any
 
 from engines.errors import UsageError
@@ -32,6 +33,8 @@ def cluster(options: FleetOptions, address: str | None) -> Iterator[None]:
     Raises UsageError where it cannot be reached, or a new one could never hold the replicas.
     """
     if address is None:
+        # A start takes half a minute. Ray finds no more cores than that, but maybe less: a share.
+        _require_room(options, {"CPU": os.cpu_count() or inf, "GPU": inf})
         for variable, value in ENVIRONMENT.items():
             os.environ.setdefault(variable, value)
     told: dict[str, Any] = {"log_to_driver": not options.quiet, "logging_level": logging.WARNING}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import urllib.error
 import urllib.request
@@ -42,12 +43,34 @@ def run_fleet(
     on_ready: Callable[[str, str, str | None], None],
     say: Callable[[str], None],
 ) -> int:
-    """Serve until a signal; the exit code: 0 after SIGTERM, 130 after ctrl-C.
+    """Serve until a signal; the exit code: 0 after SIGTERM, also while it starts, 130 after ctrl-C.
 
     Drains as a single server does: new requests get 503, those that run go on for
     ``drain_timeout``; a second signal ends them. ``on_ready`` gets the address, the mode and a
     note. Raises UsageError, MissingDependencyError, BundleError and BackendError.
     """
+    before = signal.signal(signal.SIGTERM, _leave)
+    try:
+        return _served(options, place, on_ready, say)
+    except SystemExit as left:
+        if left.code != signal.SIGTERM:
+            raise
+        return 0
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _leave(number: int, _frame: object) -> None:
+    """As Ray's own handler does it, which takes this one's place when Ray starts."""
+    sys.exit(number)
+
+
+def _served(
+    options: FleetOptions,
+    place: Place,
+    on_ready: Callable[[str, str, str | None], None],
+    say: Callable[[str], None],
+) -> int:
     require_ray()
     application = build(options)
     with bind(place.host, place.port) as bound:  # Ray Serve would say it in a page of its own

@@ -16,7 +16,7 @@ from engines.errors import SsdError, UsageError
 from engines.manifest import Limits
 from runtime.completion import Completion, Delta
 from runtime.grammar import Grammar
-from runtime.intake import Intake
+from runtime.intake import Intake, Served
 from runtime.request import GenerateOptions
 from runtime.sampling.params import SamplingParams
 from runtime.serve.api import Pieces
@@ -69,9 +69,11 @@ class FleetModel:
 
     def __init__(self, bundle: Path | str, described: Description) -> None:
         self._bundle = open_bundle(bundle)
-        self.intake = Intake(self._bundle, described)
+        served = Served(described.max_banned_ids, described.follows_text)
+        self.intake = Intake(self._bundle, served)
         self.mode = described.mode
         self.note = described.note
+        """Of the replica that answered last, as the last round is."""
         self.settings: Settings = described.settings
         self.tokenizer = self.intake.tokenizer
         self.has_lost_draft = False
@@ -215,7 +217,8 @@ class FleetText:
 
     def _end(self, ended: Ended, replica: str | None) -> None:
         self._completion = ended.completion
-        self._fleet.llm.has_lost_draft = ended.has_lost_draft
+        model = self._fleet.llm
+        model.has_lost_draft, model.note = ended.has_lost_draft, ended.note
         if replica is not None:
             self._fleet.rounds.take(replica, ended.counts)
 

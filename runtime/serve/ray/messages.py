@@ -71,11 +71,13 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The text is complete; and what its replica has done up to now, for all of its texts."""
+    """The text is complete; and what its replica has done up to now, for all of its texts, and is
+    now: ``note`` says what is not as it was asked for."""
 
     completion: Completion
     counts: Counts
     has_lost_draft: bool
+    note: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ class EngineReplica:
                 async for delta in deltas:
                     yield delta
                 completion = deltas.completion
-            yield Ended(completion, Counts.of(self._rounds), llm.has_lost_draft)
+            yield Ended(completion, Counts.of(self._rounds), llm.has_lost_draft, llm.note)
         except SsdError as error:
             yield Failed.by(error)
 

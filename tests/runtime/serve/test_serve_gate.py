@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from time import perf_counter
 
 import httpx2
 import pytest
@@ -11,7 +12,30 @@ from hypothesis import strategies as st
 
 from runtime.serve.errors import ApiError
 from runtime.serve.gate import LONGEST_WAIT_S, Gate, Place
+from runtime.serve.generation import Generation, Timing
 from tests.runtime.serve.house import HI, House, Visitor, in_house
+
+
+def test_who_is_refused_is_told_when_a_batch_will_have_ended() -> None:
+    """Of three places that decode at once, one too few takes as long as three."""
+    gate = Gate(max_batch=3, max_waiting=3)
+    gate.admit(6)
+    gate.leave(0, 46.0)  # one answer of 46 s: a fifth of the way from 1 s
+    assert [gate.retry_after_s(num) for num in (1, 3, 4, 6)] == [10, 10, 20, 20]
+
+
+def test_an_answer_that_has_ended_tells_how_long_answers_take() -> None:
+    """Everyone was told to come back after a second, whatever the model."""
+    gate = Gate(max_batch=1, max_waiting=0)
+    timing = Timing(perf_counter() - 100.0)
+    timing.first_s = 10.0  # it waited before that
+    done = Generation(
+        [], gate.admit(1), timing, prompt_lens=[1], timeout_s=None, on_close=lambda _: None
+    )
+    done.close()
+    done.close()
+    gate.admit(1)
+    assert gate.retry_after_s(1) >= 19
 
 
 @given(

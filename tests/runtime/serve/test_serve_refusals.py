@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from engines.errors import MissingDependencyError, UsageError
-from runtime.serve.errors import as_api_error
+from runtime.serve.asked import Asked
+from runtime.serve.errors import CONTEXT, ApiError, as_api_error
 from runtime.serve.http.requests import ChatRequest, CompletionRequest
 from tests.runtime.serve.house import CHAT, HI, JSON, House, chat, complete, in_house, post
 
@@ -359,3 +360,12 @@ def test_more_choices_than_a_request_may_ask_for_are_refused() -> None:
     assert (response.status_code, error_of(response)["param"]) == (400, "n")
     response = post("/v1/completions", {"prompt": ["a", "b", "c"], "n": 2}, max_choices=4)
     assert "6" in error_of(response)["message"]
+
+
+def test_a_prompt_has_to_leave_room_for_one_token() -> None:
+    """One that fills the context is to blame itself, not the length that nobody asked for."""
+    asked = Asked((), {}, None, None, "prompt", "max_tokens", None)
+    assert asked.for_prompt([1] * 7, 8)["max_tokens"] == 1
+    with pytest.raises(ApiError, match="shorten the prompt") as refusal:
+        asked.for_prompt([1] * 8, 8)
+    assert (refusal.value.code, refusal.value.param) == (CONTEXT, "prompt")

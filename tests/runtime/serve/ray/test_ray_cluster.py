@@ -41,6 +41,7 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> Ray:
     for variable in module.ENVIRONMENT:
         monkeypatch.setenv(variable, "")  # so that it is as before, after the test
         monkeypatch.delenv(variable)
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
     fake = Ray(CPU=4)
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(
         init=fake.init, shutdown=fake.shutdown, cluster_resources=fake.cluster_resources
@@ -72,7 +73,32 @@ def test_what_somebody_has_set_stays(ray: Ray, monkeypatch: pytest.MonkeyPatch) 
         assert ray.environment[TELEMETRY] == "1"
 
 
-def test_replicas_that_never_fit_are_refused_and_the_cluster_ends(ray: Ray) -> None:
+def test_replicas_that_never_fit_are_refused_before_a_cluster_starts(
+    ray: Ray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It took half a minute to say so."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 5)
+    with (
+        pytest.raises(UsageError, match="3 replicas of 2 CPUs each, and this machine has 5"),
+        cluster(FleetOptions("b", replicas=3), None),
+    ):
+        pass
+    assert not ray.environment
+
+
+def test_a_cluster_that_is_there_may_have_more_than_this_machine(
+    ray: Ray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    with cluster(FleetOptions("b", replicas=9), "auto"):
+        assert ray.is_running
+
+
+def test_replicas_that_never_fit_are_refused_and_the_cluster_ends(
+    ray: Ray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a machine's cores Ray may have a share."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
     with (
         pytest.raises(UsageError, match="3 replicas of 2 CPUs each, and this machine has 4"),
         cluster(FleetOptions("b", replicas=3), None),

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 
 from engines.errors import BackendError, UsageError
@@ -30,7 +35,59 @@ def test_a_start_that_never_comes_is_an_error_in_the_end() -> None:
         _patiently(step)
 
 
+@pytest.fixture
+def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that is left of a start is ``cluster``."""
+    monkeypatch.setattr(command, "require_ray", lambda: None)
+    monkeypatch.setattr(command, "build", lambda options: options)
+
+
+def started(*, quiet: bool = True, said: list[str] | None = None) -> int:
+    return run_fleet(
+        FleetOptions("any", quiet=quiet),
+        Place("127.0.0.1", 0, None),
+        on_ready=lambda *_: None,
+        say=([] if said is None else said).append,
+    )
+
+
+@pytest.mark.parametrize("is_rays", [False, True])
+@pytest.mark.usefixtures("no_ray")
+def test_sigterm_while_it_starts_is_as_good_an_end_as_later(
+    is_rays: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended with the exit code 15 of Ray's own handler, a failure to whatever watches it."""
+    ended = []
+
+    @contextmanager
+    def slow(*_: object) -> Iterator[None]:
+        if is_rays:
+            signal.signal(signal.SIGTERM, lambda number, _: sys.exit(number))
+        try:
+            signal.raise_signal(signal.SIGTERM)
+            yield
+        finally:
+            ended.append("cluster")
+
+    monkeypatch.setattr(command, "cluster", slow)
+    before = signal.getsignal(signal.SIGTERM)
+    assert started() == 0
+    assert ended == ["cluster"]
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+@pytest.mark.usefixtures("no_ray")
+def test_an_exit_for_another_reason_keeps_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    def leave(*_: object) -> None:
+        sys.exit(3)
+
+    monkeypatch.setattr(command, "cluster", leave)
+    with pytest.raises(SystemExit, match="3"):
+        started()
+
+
 @pytest.mark.parametrize(("quiet", "num_lines"), [(False, 1), (True, 0)])
+@pytest.mark.usefixtures("no_ray")
 def test_it_says_that_it_starts_before_ray_does(
     quiet: bool, num_lines: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -39,16 +96,9 @@ def test_it_says_that_it_starts_before_ray_does(
     def full(*_: object) -> None:
         raise UsageError("no room")
 
-    monkeypatch.setattr(command, "require_ray", lambda: None)
-    monkeypatch.setattr(command, "build", lambda options: options)
     monkeypatch.setattr(command, "cluster", full)
     said: list[str] = []
     with pytest.raises(UsageError, match="no room"):
-        run_fleet(
-            FleetOptions("any", quiet=quiet),
-            Place("127.0.0.1", 0, None),
-            on_ready=lambda *_: None,
-            say=said.append,
-        )
+        started(quiet=quiet, said=said)
     assert len(said) == num_lines
     assert all("starting Ray Serve" in line for line in said)

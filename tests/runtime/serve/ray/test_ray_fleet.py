@@ -71,7 +71,8 @@ class FakeResponse:
                 await self.is_cancelled.wait()
                 raise RuntimeError("cancelled")
             case _:
-                yield Ended(completion(), Counts.of(RoundLog(num_draft=0)), has_lost_draft=False)
+                counts = Counts.of(RoundLog(num_draft=0))
+                yield Ended(completion(), counts, has_lost_draft=False, note="sd is fastest now")
 
 
 def completion() -> Completion:
@@ -278,6 +279,20 @@ def test_a_drain_that_takes_too_long_ends_a_stream_with_what_there_is() -> None:
     *pieces, last = events(asyncio.run(run()))
     assert [each["choices"][0]["text"] for each in pieces] == ["a", "b"]
     assert last["choices"][0]["finish_reason"] == "abort"
+
+
+def test_health_tells_the_note_of_now_beside_the_mode_of_now() -> None:
+    """It told the note of before the first round for good, beside a mode that it gave no reason
+    for, and never that a draft was lost."""
+    land = Land()
+    land.fleet.llm.note = "ar until it is measured"
+    land.post("/v1/completions", {"prompt": "x"})
+
+    async def ask() -> httpx2.Response:
+        async with land.client() as client:
+            return await client.get("/health")
+
+    assert asyncio.run(ask()).json()["note"] == "sd is fastest now"
 
 
 def test_a_text_that_waits_to_be_asked_again_ends_when_nobody_wants_it(
