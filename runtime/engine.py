@@ -13,12 +13,16 @@ from runtime.loading.api import Pair
 from runtime.request import whole_number
 from runtime.scheduler import Scheduler
 
+_CLOSED = "this LLM is closed; open the bundle again with LLM.open"
+
 
 class Engine:
-    """Owns the pair. All but ``cancel`` is for one thread at a time."""
+    """Owns the pair. All but ``cancel`` and ``notes`` is for one thread at a time."""
 
     def __init__(self, pair: Pair) -> None:
-        self._pair = pair
+        # Let go of when it is closed: an LLM may be kept for long, and its memory is for the next.
+        self._pair: Pair | None = pair
+        self._last_notes: tuple[str | None, str | None] = (None, None)
         self._turn = Lock()
         self._answers: Sequence[Answer] = ()
         self._is_closed = False
@@ -33,8 +37,7 @@ class Engine:
         the LLM is closed, before or meanwhile, and in another process than the one it was opened
         in.
         """
-        scheduler = self._pair.scheduler
-        with self._one_at_a_time():
+        with self._one_at_a_time() as scheduler:
             try:
                 self._answers = list(answers)
                 running = {}
@@ -55,7 +58,7 @@ class Engine:
                 for answer in answers:
                     answer.mute()
                 if self._is_own_process:
-                    self._drain(answers)
+                    self._drain(scheduler, answers)
                 if (closed := self.closed_by(error)) is not None:
                     raise closed from error
                 raise
@@ -87,14 +90,21 @@ class Engine:
     def held(self) -> Iterator[Scheduler]:
         """The scheduler, for a caller that drives it by itself: other calls are refused meanwhile.
         Raises UsageError as ``steps`` does."""
-        with self._one_at_a_time():
-            yield self._pair.scheduler
+        with self._one_at_a_time() as scheduler:
+            yield scheduler
+
+    @property
+    def notes(self) -> tuple[str | None, str | None]:
+        """What the user should know of the pair, and why it has no draft any more; once it is
+        closed, what they were at last."""
+        pair = self._pair
+        return self._last_notes if pair is None else (pair.note, pair.scheduler.note)
 
     def require_usable(self) -> None:
         """Raise UsageError where the LLM is closed, or was opened in another process."""
         self._require_own_process()
         if self._is_closed:
-            raise UsageError("this LLM is closed; open the bundle again with LLM.open")
+            raise UsageError(_CLOSED)
 
     def closed_by(self, error: BaseException) -> UsageError | None:
         """What to tell instead of ``error`` where it comes of the LLM being closed meanwhile."""
@@ -111,15 +121,16 @@ class Engine:
         self._cancel(answers if number is None else answers[number : number + 1])
 
     def _cancel(self, answers: Sequence[Answer]) -> None:
+        pair = self._pair
         for answer in answers:
             answer.is_cancelled = True
-            if answer.ticket is not None:
-                self._pair.scheduler.cancel(answer.ticket)
+            if answer.ticket is not None and pair is not None:
+                pair.scheduler.cancel(answer.ticket)
 
-    def _drain(self, answers: Sequence[Answer]) -> None:
+    def _drain(self, scheduler: Scheduler, answers: Sequence[Answer]) -> None:
         self._cancel(answers)
         with suppress(SsdError):  # of an engine: it is on its way to the caller already
-            while self._pair.scheduler.step():
+            while scheduler.step():
                 pass
 
     @property
@@ -131,7 +142,7 @@ class Engine:
             raise UsageError("this LLM was opened in another process; open it again here")
 
     @contextmanager
-    def _one_at_a_time(self) -> Iterator[None]:
+    def _one_at_a_time(self) -> Iterator[Scheduler]:
         self.require_usable()
         if not self._turn.acquire(blocking=False):
             raise UsageError(
@@ -139,7 +150,10 @@ class Engine:
                 "for it, close its stream, or ask the AsyncLLM that serves many callers"
             )
         try:
-            yield
+            pair = self._pair
+            if pair is None:  # it was closed meanwhile
+                raise UsageError(_CLOSED)
+            yield pair.scheduler
         finally:
             self._turn.release()
 
@@ -149,11 +163,14 @@ class Engine:
         A draft that hangs, and was given up for it, keeps its thread: nobody is told again.
         """
         self._is_closed = True
-        if not self._is_own_process:
+        pair = self._pair
+        if pair is None or not self._is_own_process:
             return
         try:
-            self._pair.close()
+            pair.close()
         except DeviceError:
-            if self._pair.scheduler.note is None:
+            if pair.scheduler.note is None:
                 raise
-            self._pair.close()  # what the first one did not come to
+            pair.close()  # what the first one did not come to
+        self._last_notes = self.notes
+        self._pair = None

@@ -137,6 +137,7 @@ class EngineLoop:
                 self._step()
         finally:
             self._hold.__exit__(None, None, None)
+            del self._scheduler  # so that the engines go when the LLM is closed
 
     def _wait(self) -> bool:
         """Until there is something to do; False when there will be nothing any more."""
@@ -180,6 +181,7 @@ class EngineLoop:
             self._changed.notify_all()
         if job is None:  # of a call that was interrupted before this loop began
             return
+        ticket.on_tokens = None  # leads to this loop and, by the job, back to the ticket
         try:
             job.on_end(error or self._outcome(job))
         except Exception:  # the others have to go on

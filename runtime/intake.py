@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 from engines.bundle import Bundle
 from runtime.call import Call, named
@@ -18,13 +19,12 @@ Prompt = str | Sequence[int]
 """Text, or token ids."""
 
 
-class Served(Protocol):
+@dataclass(frozen=True, slots=True)
+class Served:
     """What engines can serve, as ``runtime.loading.api.Pair`` says it."""
 
-    @property
-    def max_banned_ids(self) -> int | None: ...
-    @property
-    def follows_text(self) -> bool: ...
+    max_banned_ids: int | None
+    follows_text: bool
 
 
 class Intake:

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from logging import getLogger
+from weakref import WeakMethod
 
 from engines.errors import SsdError
 from runtime.device.api import Device, Event, Stream
@@ -42,12 +43,13 @@ class Lanes:
     ) -> None:
         """``timeout_s`` None: an error of the draft is one of the pair, and it may take its time.
         ``salvage`` is called where the draft was given up, with the jobs that the target's old
-        stream had not done; the new one is in place then."""
+        stream had not done; the new one is in place then. It is a method of these lanes' owner,
+        and held weakly: in a cycle engines would outlive their closing."""
         self.target = target
         self.draft = draft
         self.note: str | None = None
         self._device = device
-        self._salvage = salvage
+        self._salvage = WeakMethod(salvage)
         self._patience = None if draft is None or timeout_s is None else Patience(timeout_s)
         self._idle = device.create_event("idle")
         # Of the last two rounds, the older ones' events being recorded anew: what the target waits
@@ -167,7 +169,9 @@ class Lanes:
         self._begun.clear()
         self.note = f"{why}; decoding goes on without it, one token a round"
         _logger.warning("%s", self.note)
-        self._salvage(jobs)
+        salvage = self._salvage()
+        assert salvage is not None
+        salvage(jobs)
         self._leaving = None
 
     def _reopened(self) -> Stream:

@@ -27,7 +27,7 @@ from runtime.call import text_only
 from runtime.completion import Answer, Completion, TextStream, TokenLogprobs, completed
 from runtime.engine import Engine
 from runtime.grammar import Grammar
-from runtime.intake import Intake, Prompt
+from runtime.intake import Intake, Prompt, Served
 from runtime.loader import load_pair, memory_of
 from runtime.loading.api import Pair
 from runtime.loading.hardware import INSTALLED, Hardware
@@ -58,11 +58,10 @@ class LLM:
         self.settings = settings
         self.mode = settings.placement.mode
         self.timeline = timeline
-        self.intake = Intake(bundle, pair)
+        self.intake = Intake(bundle, Served(pair.max_banned_ids, pair.follows_text))
         self.tokenizer = self.intake.tokenizer
         self.engine = Engine(pair)
         """What drives the pair: this LLM's calls, or ``runtime.engine_loop``."""
-        self._pair = pair
 
     @classmethod
     def open(
@@ -165,15 +164,14 @@ class LLM:
     @property
     def note(self) -> str | None:
         """What is not as it was asked for, and why; None where all is. It may change as it runs."""
-        settings, pair = self.settings, self._pair
+        settings, (of_pair, of_draft) = self.settings, self.engine.notes
         of_policy = getattr(settings.policy, "note", None)
-        notes = (settings.note, pair.note, of_policy, pair.scheduler.note)
-        return "; ".join(filter(None, notes)) or None
+        return "; ".join(filter(None, (settings.note, of_pair, of_policy, of_draft))) or None
 
     @property
     def has_lost_draft(self) -> bool:
         """Whether the draft failed, and decoding goes on without it."""
-        return self._pair.scheduler.note is not None
+        return self.engine.notes[1] is not None
 
     @property
     def memory_plan(self) -> MemoryPlan:
@@ -321,7 +319,8 @@ class LLM:
         return completed(answer, self.mode, self.note, self.eos_token_ids)
 
     def close(self) -> None:
-        """Free engines, caches and threads; idempotent. A request that runs raises UsageError.
+        """Free engines, caches and threads, at once; idempotent. A request that runs raises
+        UsageError.
 
         In a process forked off the one that opened it there is nothing to free.
         """

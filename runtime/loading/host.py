@@ -84,7 +84,10 @@ class LoadedPair:
                 self.device,
                 placement.mode,
                 target_side(
-                    self.target_stream, self.target, reopen=partial(self._open_stream, TARGET)
+                    self.target_stream,
+                    self.target,
+                    # Not bound to this pair, which would be in a cycle and outlive its closing.
+                    reopen=partial(_open_stream, self.device, placement, TARGET),
                 ),
                 self._draft_side(),
                 self._lookup_side(drafter),
@@ -118,7 +121,7 @@ class LoadedPair:
 
     def _load_target(self, chosen: Rule, num_draft: int, memo: Memo) -> None:
         self.mailbox = Mailbox(self.device, self._num_slots, num_draft)
-        self.target_stream = self._open_stream(TARGET)
+        self.target_stream = _open_stream(self.device, self.placement, TARGET)
         threads = len(self.placement.target_cores)
         self._executor = f"{runtime_identity()}:{threads} threads"
         self.target_session = self._open(TARGET, self.bundle.target, threads)
@@ -158,7 +161,7 @@ class LoadedPair:
     ) -> None:
         draft = self.bundle.draft
         assert draft is not None
-        self.draft_stream = self._open_stream(DRAFT)
+        self.draft_stream = _open_stream(self.device, self.placement, DRAFT)
         # One thread: two thread pools on the same cores spin against each other.
         self.draft_session = self._open(DRAFT, draft, 1)
         on_stream(self.draft_stream, self.draft_session.load, "load draft")
@@ -178,10 +181,6 @@ class LoadedPair:
             alpha=figures.ranks[0] if figures else None,
         )
 
-    def _open_stream(self, role: str) -> Stream:
-        cores = self.placement.target_cores if role == TARGET else self.placement.draft_cores
-        return self.device.create_stream(role, cores=cores)
-
     def _open(self, role: str, manifest: EngineManifest, num_threads: int) -> OrtSession:
         return OrtSession(
             self.bundle.path / role,
@@ -197,3 +196,8 @@ class LoadedPair:
         self.target_session.close()
         if self.has_draft:
             self.draft_session.close()
+
+
+def _open_stream(device: Device, placement: Placement, role: str) -> Stream:
+    cores = placement.target_cores if role == TARGET else placement.draft_cores
+    return device.create_stream(role, cores=cores)

@@ -194,7 +194,7 @@ def test_the_llms_own_calls_are_refused_meanwhile_and_its_helpers_are_not(llm: A
 
 def test_an_engine_that_fails_ends_those_that_run_and_says_so_to_the_next(monkeypatch) -> None:
     llm = AsyncLLM.open(tiny_bundle(max_batch=3).path, mode="ar")
-    scheduler = llm.llm._pair.scheduler
+    scheduler = llm.llm.engine._pair.scheduler
     plain_step = scheduler._course.take
 
     def fail() -> object:
@@ -292,7 +292,7 @@ def test_a_step_that_ends_nothing_does_not_go_on_for_ever(monkeypatch, error) ->
     def fail() -> bool:
         raise error("broken beyond repair")
 
-    monkeypatch.setattr(llm.llm._pair.scheduler, "step", fail)
+    monkeypatch.setattr(llm.llm.engine._pair.scheduler, "step", fail)
     with pytest.raises(BackendError, match="beyond repair"):
         asyncio.run(llm.generate(prompt_of(1)))
     llm.close()
