@@ -28,6 +28,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.ge
 NEEDS = {
     "browser": lambda: browser.find_browser() is not None,
     "cmake": lambda: shutil.which("cmake") is not None,
+    "curl": lambda: shutil.which("curl") is not None,
     "cuda": lambda: (
         importlib.util.find_spec("cuda") is not None
         and importlib.util.find_spec("cuda.core") is not None
@@ -56,6 +57,7 @@ LONGEST = (
     "runtime/test_exactness_real.py",
     "runtime/test_exactness_toy_law.py",
     "plugins/cuda/test_thread_sanitizer.py",
+    "runtime/serve/ray/test_ray_serve.py",
     "runtime/test_exactness_real_fp32.py",
     "runtime/test_exactness_real_texts.py",
     "test_readme.py",

@@ -204,6 +204,7 @@ def test_its_commands_work_as_shown(place: Path, command: str) -> None:
         assert re.search(r"target +weights +[\d.]+ [KM]iB", printed)
 
 
+@pytest.mark.curl
 def test_its_clients_find_what_they_ask_for(place: Path) -> None:
     asking = [command for command in COMMANDS if command.startswith(CLIENTS)]
     with server_of(["--bundle", str(place / BUNDLE), "--mode", "sd"]) as server:

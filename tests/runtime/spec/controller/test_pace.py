@@ -174,8 +174,8 @@ def test_drafting_by_another_plan_says_nothing_of_this_ones() -> None:
     """What a round of ssd verifies was drafted under the plan before."""
     pace = Pace(PRIOR)
     for _ in range(20):
-        prepared(pace, 0.005, 1, RoundPlan("ssd", 4, 8))
-        prepared(pace, 0.002, 1, RoundPlan("ssd", 1, 8))
+        prepared(pace, 0.002, 1, RoundPlan("ssd", 4, 8))  # which itself takes five calls
+        prepared(pace, 0.005, 1, RoundPlan("ssd", 1, 8))
     assert pace.times("ssd").draft_beside.seconds(1, 1) == 0.001
 
 
