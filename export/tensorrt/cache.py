@@ -26,8 +26,9 @@ from engines.bundle import MODEL_FILE
 from engines.cachedir import cache_dir
 from engines.codec import decode, encode
 from engines.errors import UsageError
+from engines.locks import locked
 from engines.profiles import ShapeProfile
-from export.disk import locked, sync
+from export.disk import sync
 
 DEFAULT_GB = 20.0
 MOST_GB = 1e9  # beyond any disk

@@ -19,8 +19,8 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from io import StringIO
@@ -62,6 +62,8 @@ Cflags: -I${{includedir}}
 Libs: -L${{libdir}} -l{NAME}
 """
 LONGEST_COMPLAINT = 400
+SCRATCH = "ssd-trt"
+"""Names the hidden folder in ``out`` that a run works in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,17 +102,18 @@ def build(out: Path, *, tell: Callable[[str], None] = lambda _line: None) -> Bui
     """Compile the library into the folder ``out``, which may exist: files of the same names are
     replaced, each as a whole, and nothing is if anything fails. ``tell`` gets a line a step.
 
+    All is made in ``out`` itself first: what is above it may be another disk, or not ours to write.
+    A killed run leaves its hidden folder there, and the next one removes it.
+
     Raises MissingDependencyError without cffi; UsageError where there is no compiler, no Python to
-    embed, or ``out`` cannot be written.
+    embed, another run writes ``out``, or it cannot be written.
     """
     python, compiler = Python.of_this_process(), _compiler()
     _require_cffi()
     if out.exists() and not out.is_dir():
         raise UsageError(f"{out} is a file, expected a folder or a path that is free: --out DIR")
     try:
-        above = out if out.is_dir() else out.parent
-        above.mkdir(parents=True, exist_ok=True)
-        with staged(above, f"{out.name}.ssd-trt") as scratch:
+        with _folder(out), staged(out, SCRATCH) as scratch:
             made = scratch / "made"
             _lay_out(made)
             tell(f"compiling {SONAME} with {shlex.join(compiler)} for {python.executable}")
@@ -262,10 +265,21 @@ def _places() -> list[str]:
     return list(dict.fromkeys([str(ROOT), *rest]))
 
 
+@contextmanager
+def _folder(out: Path) -> Iterator[None]:
+    """Make the folder ``out`` where it is missing; after an error it is gone again."""
+    is_new = not out.exists()
+    out.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        if is_new:
+            with suppress(OSError):  # another run is in it by now
+                out.rmdir()
+        raise
+
+
 def _move(made: Path, out: Path) -> None:
-    if not out.exists():
-        made.rename(out)
-        return
     for folder, _, names in os.walk(made):
         target = out / Path(folder).relative_to(made)
         target.mkdir(exist_ok=True)

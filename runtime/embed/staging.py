@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from engines.errors import UsageError
+from engines.locks import locked
 
 
 @contextmanager
@@ -19,15 +18,12 @@ def staged(folder: Path, name: str) -> Iterator[Path]:
 
     Raises UsageError where another run is in it, and OSError.
     """
-    place, lock = folder / f".{name}", folder / f".{name}.lock"
-    with lock.open("a") as held:
-        try:
-            # The system lets go of it however a process ends.
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise _busy(place) from None
-        if os.fstat(held.fileno()).st_nlink == 0:  # its holder has removed it meanwhile
-            raise _busy(place)
+    place = folder / f".{name}"
+
+    def refuse() -> None:
+        raise UsageError(f"another run writes {place}; let it end first")
+
+    with locked(folder / f".{name}.lock", refuse):
         try:
             if place.exists():
                 shutil.rmtree(place)
@@ -35,8 +31,3 @@ def staged(folder: Path, name: str) -> Iterator[Path]:
             yield place
         finally:
             shutil.rmtree(place, ignore_errors=True)
-            lock.unlink(missing_ok=True)
-
-
-def _busy(place: Path) -> UsageError:
-    return UsageError(f"another run writes {place}; let it end first")

@@ -77,7 +77,7 @@ def test_fetch_downloads_and_a_second_fetch_says_it_is_there(
     assert fetch.fetch("tiny", progress=lines.append) == path
     assert lines == [f"tiny is already there: {path}"]
     assert path.stat().st_mtime_ns == before
-    assert sorted(p.name for p in path.parent.iterdir()) == [".lock", "tiny.gguf"]
+    assert sorted(p.name for p in path.parent.iterdir()) == ["tiny.gguf"]
 
 
 def test_damaged_copy_is_fetched_again_and_leftovers_are_removed(
@@ -90,7 +90,7 @@ def test_damaged_copy_is_fetched_again_and_leftovers_are_removed(
     (cache / "tiny" / "tiny.gguf").write_bytes(CONTENT[:-1])
     path = fetch.fetch("tiny")
     assert path.read_bytes() == CONTENT
-    assert sorted(p.name for p in path.parent.iterdir()) == [".lock", "tiny.gguf"]
+    assert sorted(p.name for p in path.parent.iterdir()) == ["tiny.gguf"]
 
 
 def test_two_fetches_at_once_download_once(cache: Path, index: Callable[..., None]) -> None:
@@ -115,7 +115,7 @@ def test_other_contents_than_expected_are_not_kept(cache: Path, index: Callable[
     index(content=CONTENT + b"!")
     with pytest.raises(CheckpointError, match=f"expected {SHA256}"):
         fetch.fetch("tiny")
-    assert [p.name for p in (cache / "tiny").iterdir()] == [".lock"]
+    assert [p.name for p in (cache / "tiny").iterdir()] == []
 
 
 def test_wheel_without_the_file_is_one_line(
@@ -139,7 +139,7 @@ def test_interrupted_fetch_leaves_nothing_that_looks_whole(
 
     with pytest.raises(KeyboardInterrupt):
         fetch.fetch("tiny", progress=interrupt)
-    assert [p.name for p in (cache / "tiny").iterdir()] == [".lock"]
+    assert [p.name for p in (cache / "tiny").iterdir()] == []
     assert fetch.fetch("tiny").read_bytes() == CONTENT
 
 

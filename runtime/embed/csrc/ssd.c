@@ -93,19 +93,28 @@ static void stop_at_exit(void)
 static int num_opening = 0;
 static __thread int num_own = 0;
 
+/* Whether other threads of this process open models, and can come to an end with it. */
+static int others_open(void)
+{
+    int num_others = __atomic_load_n(&num_opening, __ATOMIC_ACQUIRE) - num_own;
+    return num_others > 0 && !is_forked() && !has_ended();
+}
+
 /* Until the first model is open there is nothing to stop, and stop_at_exit would come too late: the
- * libraries that are loaded meanwhile register their own handlers behind it. Done when the main
- * thread ends, which is before any of them, or with pthread_exit, which is no exit. */
+ * libraries that are loaded meanwhile register their own handlers behind it. Runs when the main
+ * thread ends, before any exit handler (also at pthread_exit, where it only waits). */
 static void wait_for_opening(void *nothing)
 {
     const struct timespec step = {0, OPENING_STEP_MS * 1000000L};
+    PyThreadState *held;
     (void)nothing;
-    for (int waited_ms = 0; waited_ms < OPENING_MS; waited_ms += OPENING_STEP_MS) {
-        int num_others = __atomic_load_n(&num_opening, __ATOMIC_ACQUIRE) - num_own;
-        if (num_others <= 0 || is_forked() || has_ended())
-            return;
+    if (!others_open())
+        return;
+    held = let_go_of_python();
+    for (int waited_ms = 0; waited_ms < OPENING_MS && others_open(); waited_ms += OPENING_STEP_MS)
         nanosleep(&step, NULL);
-    }
+    if (held != NULL && !has_ended())
+        PyEval_RestoreThread(held); /* exit handlers of others rely on it */
 }
 
 /* What C++ compilers register destructors of a thread's objects with; not all C libraries have it. */

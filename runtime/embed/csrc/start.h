@@ -195,6 +195,13 @@ static int has_ended(void)
     return __atomic_load_n(&has_begun, __ATOMIC_ACQUIRE) && !Py_IsInitialized();
 }
 
+/* Lets go of the interpreter's lock, so that other threads come on; NULL where this thread does not
+ * hold it. */
+static PyThreadState *let_go_of_python(void)
+{
+    return Py_IsInitialized() && PyGILState_Check() ? PyEval_SaveThread() : NULL;
+}
+
 static ssd_status start(void)
 {
     int state;
@@ -204,7 +211,7 @@ static ssd_status start(void)
     state = __atomic_load_n(&start_state, __ATOMIC_ACQUIRE);
     if (state == UNTRIED) {
         /* Who holds the interpreter's lock here would keep it from the thread that starts. */
-        PyThreadState *held = Py_IsInitialized() && PyGILState_Check() ? PyEval_SaveThread() : NULL;
+        PyThreadState *held = let_go_of_python();
         /* Said before it is locked, so that a fork does not wait for a lock that nobody opens. */
         __atomic_store_n(&start_process, getpid(), __ATOMIC_RELEASE);
         pthread_mutex_lock(&start_lock);

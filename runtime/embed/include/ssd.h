@@ -27,10 +27,10 @@
  * interpreter inside of this process, or uses the one that runs already. The library knows the
  * environment that it was built from; SSD_TRT_PYTHON, a path to another environment's folder or
  * python (of the same version, with ssd-trt in it), takes its place. Other PYTHON* variables are
- * not looked at. A process may end by exit or return with models open, and in its main thread while
- * models are being opened: it waits for them, 30 seconds at most. dlclose leaves the library in
- * memory; a later dlopen finds it as it was. No signal handler is installed, nothing is printed, and
- * no locale is changed.
+ * not looked at. A process may end by exit or return with models open, and in its main thread, if
+ * that loaded the library (glibc), while models are being opened: it waits for them, 30 seconds at
+ * most. dlclose leaves the library in memory; a later dlopen finds it as it was. No signal handler
+ * is installed, nothing is printed, and no locale is changed.
  *
  * THREADS. Every function may be called from any thread, and any number of threads may use one
  * model at the same time: their texts share the rounds. A request is read by one thread at a time.

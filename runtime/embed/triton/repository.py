@@ -6,7 +6,7 @@
 
 Nothing in it points outside, so it can be moved, packed and put into an object store. A process
 that is killed (SIGTERM, SIGKILL) meanwhile leaves DIR/.NAME.ssd-triton, which the server would take
-for a model: the next run for that model removes it.
+for a model, and the file DIR/.NAME.ssd-triton.lock: the next run for that model removes both.
 """
 
 from __future__ import annotations

@@ -15,10 +15,10 @@ import pytest
 import export.build.compiled
 from engines.bundle import Bundle, open_bundle
 from engines.errors import BackendError, BundleCorruptError, UsageError
+from engines.locks import locked
 from engines.tensors import DType
 from export.build.build import build
 from export.build.options import BuildOptions
-from export.disk import locked
 from export.tensorrt.cache import EngineCache
 from export.tensorrt.capabilities import LocalGpu
 from tests.export.build.fake_compiling import RTX, STANDARD, Compiler, use

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -161,12 +163,64 @@ def test_what_is_missing_is_named_and_nothing_is_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     spoil(monkeypatch)
-    for out in (tmp_path / "new" / "out", tmp_path):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    for out in (tmp_path / "new" / "out", tmp_path, empty):
         with pytest.raises(kind, match=reason):
             build(out)
     monkeypatch.undo()
     assert [each for each in tmp_path.rglob("*") if each.is_file()] == []
     assert not (tmp_path / "new" / "out").exists()
+    assert empty.exists()
+
+
+def test_what_a_killed_run_has_left_is_gone_after_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A first run worked beside its folder, where no later one looked."""
+    out = tmp_path / "new" / "out"
+    is_killed = (
+        "import os, signal, sys; from pathlib import Path; from runtime.embed import build;"
+        "build._compile = lambda *_: os.kill(os.getpid(), signal.SIGKILL);"
+        "build.build(Path(sys.argv[1]))"
+    )
+    killed = subprocess.run(
+        [sys.executable, "-c", is_killed, str(out)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert any(out.iterdir())
+    monkeypatch.setattr(building, "_compile", lambda *_: None)
+    build(out)
+    assert [each.name for each in out.parent.iterdir()] == ["out"]
+    assert {each.name for each in out.iterdir()} == {"include", "lib", "share"}
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_two_runs_do_not_write_one_folder(
+    is_new: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even where the folder appears while the first one runs."""
+    out = tmp_path / "out"
+    num_compiled = 0
+
+    def compiling(*_: object) -> None:
+        nonlocal num_compiled
+        num_compiled += 1
+        assert num_compiled == 1
+        out.mkdir(exist_ok=True)
+        with pytest.raises(UsageError, match="another run writes"):
+            build(out)
+
+    if not is_new:
+        out.mkdir()
+    monkeypatch.setattr(building, "_compile", compiling)
+    build(out)
+    assert {each.name for each in out.iterdir()} == {"include", "lib", "share"}
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:

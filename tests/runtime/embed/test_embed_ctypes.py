@@ -303,6 +303,37 @@ assert library.ssd_request_begin(model, b"a", None, ctypes.byref(request)) == 0
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_an_exit_that_holds_the_lock_of_python_lets_an_opening_end(
+    library: Path, bundle: Path
+) -> None:
+    """As where an extension module calls exit: it waited for an opening that waited for the lock,
+    until its 30 seconds were over."""
+    script = f"""
+import ctypes, os, sys, threading
+library = ctypes.CDLL({str(library / "lib" / "libssd_trt.so")!r})
+model = ctypes.c_void_p()
+assert library.ssd_model_open(b"/no/such", None, ctypes.byref(model)) == 7  # ssd-trt is found now
+from runtime.embed.bridge import Model
+whole, begun, exits = Model.open, threading.Event(), threading.Event()
+def slow_open(*args, **options):
+    begun.set()
+    exits.wait()
+    sys.setswitchinterval(0.005)
+    opened = whole(*args, **options)
+    os.write(1, b"opened")
+    return opened
+Model.open = slow_open
+arguments = {str(bundle)!r}.encode(), b'{{"mode": "ar"}}', ctypes.byref(model)
+threading.Thread(target=library.ssd_model_open, args=arguments).start()
+begun.wait()
+sys.setswitchinterval(1000)  # seconds: nobody takes the lock from this thread any more
+exits.set()
+ctypes.PyDLL(None).exit(0)
+"""
+    done = in_another_python(script)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "opened", "")
+
+
 def test_callers_that_hold_the_lock_of_python_start_the_library_together(library: Path) -> None:
     """As an extension module may: one would wait for the start with the lock that it takes."""
     script = f"""
