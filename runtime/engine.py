@@ -17,7 +17,7 @@ _CLOSED = "this LLM is closed; open the bundle again with LLM.open"
 
 
 class Engine:
-    """Owns the pair. All but ``cancel`` and ``notes`` is for one thread at a time."""
+    """Owns the pair. All but ``cancel`` and ``notes`` are for one thread at a time."""
 
     def __init__(self, pair: Pair) -> None:
         # Let go of when it is closed: an LLM may be kept for long, and its memory is for the next.

@@ -137,6 +137,8 @@ class EngineLoop:
                 self._step()
         finally:
             self._hold.__exit__(None, None, None)
+            with self._changed:
+                self._is_closing = True  # should it end by an error of its own
             del self._scheduler  # so that the engines go when the LLM is closed
 
     def _wait(self) -> bool:

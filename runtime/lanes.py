@@ -43,8 +43,8 @@ class Lanes:
     ) -> None:
         """``timeout_s`` None: an error of the draft is one of the pair, and it may take its time.
         ``salvage`` is called where the draft was given up, with the jobs that the target's old
-        stream had not done; the new one is in place then. It is a method of these lanes' owner,
-        and held weakly: in a cycle engines would outlive their closing."""
+        stream had not done; the new one is in place then. It is a bound method of these lanes'
+        owner, held weakly: in a cycle engines would outlive their closing. TypeError for others."""
         self.target = target
         self.draft = draft
         self.note: str | None = None
@@ -170,7 +170,7 @@ class Lanes:
         self.note = f"{why}; decoding goes on without it, one token a round"
         _logger.warning("%s", self.note)
         salvage = self._salvage()
-        assert salvage is not None
+        assert salvage is not None, "the owner of these lanes is gone, and it drives them"
         salvage(jobs)
         self._leaving = None
 

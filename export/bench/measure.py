@@ -6,7 +6,7 @@ import os
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -137,15 +137,13 @@ def _time_engine(
     else:
         measured, threads, turns = device.MEASURED, None, 1
         opened = _device_calls(bundle, role)
-    taken: list[list[float]] = [[] for _ in planned]
     with opened as prepare:
-        ready = [prepare(timed) for timed in planned]
+        ready = [_Ready(f"{role} {timed.kind}", *prepare(timed)) for timed in planned]
         for turn in range(1, turns + 1):
             until = options.iterations * turn // turns
-            for timed, (runner, feed), seconds in zip(planned, ready, taken, strict=True):
-                what = f"{role} {timed.kind}"
-                _time(runner, feed, seconds, until, options, what, progress)
-    calls = tuple(_figures(timed, each) for timed, each in zip(planned, taken, strict=True))
+            for each in ready:
+                _time(each, until, options, progress)
+    calls = tuple(_figures(timed, each.taken) for timed, each in zip(planned, ready, strict=True))
     return EngineFigures(role, measured, threads, calls, verify_gain(calls))
 
 
@@ -181,25 +179,27 @@ def _device_calls(bundle: Bundle, role: str) -> Iterator[Prepare]:
         yield lambda timed: (engine.runner(timed), engine.feed(timed))
 
 
-def _time(
-    runner: Any,
-    feed: dict[str, Any],
-    seconds: list[float],
-    until: int,
-    options: BenchOptions,
-    what: str,
-    progress: Progress,
-) -> None:
-    """Warm up, then time iterations until ``seconds`` holds ``until`` of them."""
-    with runner:
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """A call that can be made, and the seconds that it has taken so far."""
+
+    name: str
+    runner: Any
+    feed: dict[str, Any]
+    taken: list[float] = field(default_factory=list)
+
+
+def _time(call: _Ready, until: int, options: BenchOptions, progress: Progress) -> None:
+    """Warm up, then time the call until ``until`` iterations are taken."""
+    with call.runner as runner:
         for _ in range(options.warm_up):
-            runner.infer(feed, check_inputs=False)
-        for done in range(len(seconds), until):
-            progress(what, done, options.iterations)
-            runner.infer(feed, check_inputs=False)
-            seconds.append(runner.last_inference_time())
+            runner.infer(call.feed, check_inputs=False)
+        for done in range(len(call.taken), until):
+            progress(call.name, done, options.iterations)
+            runner.infer(call.feed, check_inputs=False)
+            call.taken.append(runner.last_inference_time())
     if until == options.iterations:
-        progress(what, until, until)
+        progress(call.name, until, until)
 
 
 def _figures(timed: TimedCall, seconds: list[float]) -> CallFigures:
@@ -217,6 +217,8 @@ def _check(bundle: Bundle, options: BenchOptions) -> None:
         raise UsageError(f"--iterations is {options.iterations}, it must be at least 1")
     if options.warm_up < 1:
         raise UsageError(f"--warm-up is {options.warm_up}, it must be at least 1")
+    if options.tokens is not None and options.role == DRAFT:
+        raise UsageError("--tokens is of verifications, and a draft has none: time --role target")
     if options.threads is not None and bundle.manifest.backend != ONNXRUNTIME:
         raise UsageError(f"--threads is for {ONNXRUNTIME} bundles, {bundle.path} runs on a GPU")
 

@@ -53,8 +53,9 @@ def read_rope(spec: ModelSpec, fields: Fields, arch: str, factors: RopeFactors) 
     factor, older = f"{prefix}.factor", f"{arch}.rope.scale_linear"
     if fields.has(older) and not fields.has(factor):
         factor = older
-    # llama.cpp takes a factor of no stated type for a linear one.
-    kind = fields.text(f"{prefix}.type", "none" if fields.number(factor, 1.0) == 1.0 else "linear")
+    # llama.cpp takes a factor of no stated type for a linear one, and 0 for none.
+    is_scaled = bool(fields.get(factor)) and fields.number(factor) != 1.0
+    kind = fields.text(f"{prefix}.type", "linear" if is_scaled else "none")
     original = fields.integer(f"{prefix}.original_context_length", spec.max_position)
     reach, scaling = spec.max_position, None
     if factors.short is not None:

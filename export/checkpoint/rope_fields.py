@@ -134,7 +134,10 @@ class _Reader:
             case "longrope":
                 return self._longrope(inner)
         if not kind:
-            raise CheckpointError(f"{where}: a factor, but no rope_type that says of what")
+            raise CheckpointError(
+                f"{where}: a factor, but no rope_type that says of what; "
+                f"it must be one of {', '.join(KINDS)}"
+            )
         raise UnsupportedModelError(
             f"{self.fields.where}: rope type {kind!r} is not supported, only "
             f"{', '.join(KINDS[:-1])} and {KINDS[-1]} are"

@@ -88,7 +88,8 @@ def check_places(spec: ModelSpec, names: Iterable[str], where: str) -> None:
     if without:
         raise CheckpointError(
             f"{where}: {len(without)} weight(s) have no place in a {spec.family} graph, first "
-            f"{without[0]}; refusing to drop weights silently"
+            f"{without[0]}, and none is dropped in silence: correct config.json, or give the "
+            "checkpoint of the language model alone"
         )
 
 
@@ -98,7 +99,10 @@ def _other_prefix(name: str, found: Iterable[str]) -> str:
     other = next((each for each in found if each == short or each.endswith(f".{short}")), None)
     if other is None:
         return ""
-    return f"; {other} is there: of a model without its head, or a part of a larger one"
+    return (
+        f"; {other} is there: of a model without its head, or a part of a larger one. Save the "
+        "language model with its head as a checkpoint of its own (AutoModelForCausalLM)"
+    )
 
 
 def advice_on(path: Path) -> str:

@@ -34,7 +34,6 @@ from runtime.cli.tally import BASELINE, ModeRun
 from runtime.cli.tracing import add_trace_option, save_trace
 from runtime.doctor import machine
 from runtime.placement import AUTO, OPTION_DEFAULTS, OPTION_MODES, idle_options, require_batch
-from runtime.spec.drafter import Drafter
 
 if TYPE_CHECKING:
     from runtime.llm import LLM, Completion
@@ -133,9 +132,8 @@ def _default_modes(args: argparse.Namespace) -> tuple[str, ...]:
     """Those that the bundle was built for and can run with its drafter."""
     modes = list(MODES)
     with suppress(BundleError):  # told by loading it
-        modes = possible_modes(open_bundle(args.bundle), args.num_draft, args.branches)
-    is_copied = args.drafter == Drafter.LOOKUP
-    return tuple(mode for mode in modes if mode != AUTO and not (mode == "ssd" and is_copied))
+        modes = possible_modes(open_bundle(args.bundle), args, args.drafter)
+    return tuple(mode for mode in modes if mode != AUTO)
 
 
 def run(args: argparse.Namespace) -> int:

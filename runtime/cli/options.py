@@ -243,17 +243,23 @@ def add_output_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGro
     return group
 
 
-def possible_modes(bundle: Bundle, num_draft: int | None, num_branches: int | None) -> list[str]:
-    """Of MODES those that there is room for: in the bundle as it was built, and in what is asked
-    for (None: all that there is)."""
+def possible_modes(
+    bundle: Bundle, args: argparse.Namespace, drafter: str | None = None
+) -> list[str]:
+    """Of MODES those that a bundle can run with the options of ``add_bundle_options`` and a
+    ``drafter``: where K and W leave room, and something can draft there."""
     limits = bundle.manifest.limits
-    num_draft = limits.num_draft if num_draft is None else num_draft
-    num_branches = limits.max_branches if num_branches is None else num_branches
-    has_room = {
-        "sd": num_draft > 0,
-        "ssd": num_draft > 0 and num_branches > 0 and bundle.draft is not None,
+    num_draft = limits.num_draft if args.num_draft is None else args.num_draft
+    num_branches = limits.max_branches if args.branches is None else args.branches
+    is_compiled = bundle.manifest.backend in TENSORRT_BACKENDS
+    on_gpu = is_compiled if args.device is None else parse_devices(args.device).on_gpu
+    has_model = bundle.draft is not None
+    can_draft = has_model if on_gpu or drafter == "model" else True
+    can_run = {
+        "sd": num_draft > 0 and can_draft,
+        "ssd": num_draft > 0 and num_branches > 0 and has_model and drafter != "lookup",
     }
-    return [mode for mode in MODES if has_room.get(mode, True)]
+    return [mode for mode in MODES if can_run.get(mode, True)]
 
 
 def check_fits(what: str, num_tokens: int, max_len: int) -> None:

@@ -52,7 +52,7 @@ def measure(args: argparse.Namespace, show: Show) -> DatasetFigures:
     items = read_items(args.dataset, args.limit)
     params = SamplingParams(temperature=args.temperature or 0.0)
     bundle = open_bundle(args.bundle)
-    modes = args.modes or possible_modes(bundle, args.num_draft, args.branches)
+    modes = args.modes or possible_modes(bundle, args)
     if args.drafters and not set(modes) - {BASELINE}:
         raise UsageError(f"--drafters has no effect on {BASELINE}; name a mode that drafts, too")
     require_modes(args, modes)

@@ -26,6 +26,10 @@ ENVIRONMENT = {
 """Of a cluster of our own, whose processes inherit it; what is set already stays."""
 
 
+OVERRIDE = "RAY_OVERRIDE_RESOURCES"
+"""Ray's variable for what a machine has, whatever it finds."""
+
+
 @contextmanager
 def cluster(options: FleetOptions, address: str | None) -> Iterator[None]:
     """Connected to the cluster at ``address``, or to a new one, which ends with the body.
@@ -33,8 +37,9 @@ def cluster(options: FleetOptions, address: str | None) -> Iterator[None]:
     Raises UsageError where it cannot be reached, or a new one could never hold the replicas.
     """
     if address is None:
-        # A start takes half a minute. Ray finds no more cores than that, but maybe less: a share.
-        _require_room(options, {"CPU": os.cpu_count() or inf, "GPU": inf})
+        if OVERRIDE not in os.environ:
+            # A start takes half a minute. Ray finds no more cores than that, but maybe a share.
+            _require_room(options, {"CPU": os.cpu_count() or inf, "GPU": inf})
         for variable, value in ENVIRONMENT.items():
             os.environ.setdefault(variable, value)
     told: dict[str, Any] = {"log_to_driver": not options.quiet, "logging_level": logging.WARNING}

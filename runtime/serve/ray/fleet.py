@@ -73,7 +73,7 @@ class FleetModel:
         self.intake = Intake(self._bundle, served)
         self.mode = described.mode
         self.note = described.note
-        """Of the replica that answered last, as the last round is."""
+        """Of the replica whose text ended last."""
         self.settings: Settings = described.settings
         self.tokenizer = self.intake.tokenizer
         self.has_lost_draft = False

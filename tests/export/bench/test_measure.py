@@ -141,6 +141,7 @@ REFUSED: list[tuple[dict[str, Any], type[SsdError], str]] = [
     ({"threads": 4096}, UsageError, "--threads is 4096, it must be between 1 and"),
     ({"batch": 9}, CapacityError, "--batch 9 is above the 3"),
     ({"tokens": 6}, CapacityError, "--tokens 6 is above the 5"),
+    ({"role": DRAFT, "tokens": 3}, UsageError, "--tokens is of verifications, and a draft has"),
     ({"length": 5000}, CapacityError, "--length 5000 leaves no room"),
 ]
 

@@ -168,6 +168,7 @@ def test_long_factors_alone_are_refused(tmp_path: Path) -> None:
         ({"rope.scaling.factor": 4.0}, LinearRope(4.0)),
         ({"rope.scale_linear": 4.0}, LinearRope(4.0)),
         ({"rope.scaling.factor": 1.0}, None),
+        ({"rope.scaling.factor": 0.0}, None),
         ({"rope.scaling.type": "none", "rope.scaling.factor": 4.0}, None),
     ],
 )

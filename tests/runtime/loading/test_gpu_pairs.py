@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
 import random
 import threading
 from functools import cache
@@ -89,7 +88,6 @@ BUNDLES = {"agreeing": agreeing_bundle, "strange": tiny_bundle}
 
 def require_freed(cuda: FakeCuda) -> None:
     """After everything that used the GPUs is gone."""
-    gc.collect()  # workers and their scheduler know each other
     for thread in threading.enumerate():
         if thread.name.startswith("stream cuda"):
             thread.join(30.0)
