@@ -48,7 +48,8 @@ cost.
 def _training(facts: Facts) -> str:
     data, done = facts.data, facts.progress
     labels = (
-        "the target's law over the draft's ids at every position (soft labels)"
+        "the target's law over the draft's ids (soft labels), at every position of the answers\n"
+        "  and at most as many of the prompts"
         if facts.soft
         else "the target's answers, token by token (hard labels)"
     )

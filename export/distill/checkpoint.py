@@ -1,6 +1,7 @@
 """A training run on disk: what is needed to go on with it, and the best weights so far.
 
-``run.json`` says what the run was asked to do, ``state.pt`` where it stands, ``best.safetensors``
+``run.json`` says what the run was asked to do, ``text.json`` how its text was to be written,
+``state.pt`` where it stands, ``best.safetensors``
 holds the weights that did best on held-out text. Each is replaced in one step; the state names the
 best weights' figure, so either file may be the newer one after an interruption.
 """
@@ -23,6 +24,7 @@ from export.distill.train import Progress, Trainer
 if TYPE_CHECKING:
     from torch import Tensor
 
+TEXT_FILE = "text.json"
 _UNUSABLE = (
     RuntimeError,
     KeyError,
@@ -53,21 +55,38 @@ class RunFolder:
         return (self.path / "run.json").exists()
 
     def start(self, settings: Mapping[str, object]) -> None:
-        self.path.mkdir(parents=True, exist_ok=True)
-        self._replace("run.json", json.dumps(settings, indent=1).encode())
+        self._note("run.json", settings)
 
     def check(self, settings: Mapping[str, object]) -> None:
         """Raise UsageError naming the first setting that differs from the run's own."""
+        self._compare("run.json", settings)
+
+    def settle_text(self, settings: Mapping[str, object]) -> None:
+        """Keep how the target is asked to write for this run. Raises UsageError naming the first
+        setting that differs from what it was when the run began: the card tells of one."""
+        if (self.path / TEXT_FILE).exists():
+            self._compare(TEXT_FILE, settings)
+        else:
+            self._note(TEXT_FILE, settings)
+
+    def _note(self, name: str, settings: Mapping[str, object]) -> None:
         try:
-            found = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise self._unwritable(error) from None
+        self._replace(name, json.dumps(settings, indent=1).encode())
+
+    def _compare(self, name: str, settings: Mapping[str, object]) -> None:
+        try:
+            found = json.loads((self.path / name).read_text(encoding="utf-8"))
         except ValueError:
             found = {}
         found = found if isinstance(found, dict) else {}
-        for name, value in json.loads(json.dumps(settings)).items():
-            if name not in found or found[name] != value:
+        for setting, value in json.loads(json.dumps(settings)).items():
+            if setting not in found or found[setting] != value:
                 raise UsageError(
-                    f"--resume: the run in {self.path} has {name} {found.get(name)}, this command "
-                    f"{value}; use the same options, or remove that folder to start anew"
+                    f"the run in {self.path} has {setting} {found.get(setting)}, this command "
+                    f"{value}; go on with the same options, or remove that folder to start anew"
                 )
 
     def save(self, trainer: Trainer, best: Best) -> None:
@@ -133,8 +152,16 @@ class RunFolder:
             partial.write_bytes(content)
             sync(partial)
             partial.replace(self.path / name)
+        except OSError as error:
+            raise self._unwritable(error) from None
         finally:
             partial.unlink(missing_ok=True)
+
+    def _unwritable(self, error: OSError) -> UsageError:
+        return UsageError(
+            f"{self.path} cannot be written ({error.strerror or error}); what was kept before is "
+            "whole: make room, and go on by --resume"
+        )
 
 
 def _copy(source: Mapping[str, Tensor], into: Mapping[str, Tensor]) -> None:

@@ -88,6 +88,8 @@ def earlier_draft(
     found = start.draft_map()
     own = (np.arange(start.spec.vocab_size) if found is None else found).astype(np.int64)
     spec = start.spec
+    if ids is None and (spec.tied_embeddings or spec.draft_vocab_size is None):
+        ids = own  # all of the target's: from now on with a head and a map, as every draft has
     if ids is not None:
         head = Llama(spec, weights).head
         weights[HEAD] = _head_rows(ids, own, head, target)

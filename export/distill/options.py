@@ -75,10 +75,10 @@ class Options:
 
     def command(self, spec: ModelSpec) -> str:
         """A command line that asks for the same; files by their names alone."""
-        words = ["python -m export distill --target", shlex.quote(Path(self.target).name)]
+        words = ["python -m export distill --target", shlex.quote(_last_name(self.target))]
         words += ["--out", shlex.quote(self.out.name)]
         if self.start is not None:
-            words += ["--start-from", shlex.quote(Path(self.start).name)]
+            words += ["--start-from", shlex.quote(_last_name(self.start))]
         else:
             words += ["--from-layers", *map(str, self.layers_for(spec))]
         if self.start is None or self.draft_vocab_size is not None:
@@ -94,6 +94,7 @@ class Options:
             ("--minutes", self.training_minutes and f"{self.training_minutes:g}"),
             ("--passes", self.passes and f"{self.passes:g}"),
             ("--write-minutes", f"{self.writing_minutes:g}"),
+            ("--work", self.work and shlex.quote(self.work.name)),
             ("--width", self.width),
             ("--labels", None if self.soft else "hard"),
             ("--device", self.device),
@@ -105,7 +106,13 @@ class Options:
 
 
 def _unless(value: float, default: float) -> str | None:
-    return None if value == default else f"{value:g}"
+    return None if value == default else repr(value)
+
+
+def _last_name(place: str) -> str:
+    """Of a path on this machine its last part; a name or a hub id as it is."""
+    path = Path(place)
+    return path.resolve().name if path.exists() else place
 
 
 def check(options: Options) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -82,6 +83,7 @@ class Source:
         options, folder = self.options, self.work.text
         # Not once training has begun: it must find the text that it began with.
         if options.writing_minutes and not self.work.run.exists():
+            self.work.run.settle_text(self._text_settings())
             self._write()
         names, found = list[str](), list[Sample]()
         written = shards.names(folder, f"{write.PREFIX}-")
@@ -136,6 +138,15 @@ class Source:
     @property
     def _vocab_size(self) -> int:
         return self.checkpoint.spec.vocab_size
+
+    def _text_settings(self) -> dict[str, object]:
+        options = self.options
+        content = None if options.prompts is None else options.prompts.read_bytes()
+        return {
+            "--greedy": options.greedy_share,
+            "--answer-tokens": options.answer_tokens,
+            "--prompts": content and f"of SHA-256 {hashlib.sha256(content).hexdigest()[:16]}",
+        }
 
     def _write(self) -> None:
         options = self.options

@@ -98,7 +98,9 @@ def worth_learning(batch: Batch) -> npt.NDArray[np.int64]:
     the draft is never asked for it."""
     is_answer = batch.labels.reshape(-1)[batch.known] >= 0
     answers, prompts = np.flatnonzero(is_answer), np.flatnonzero(~is_answer)
-    step = max(1, -(-len(prompts) // max(1, len(answers))))
+    if len(answers) == 0:
+        return answers
+    step = max(1, -(-len(prompts) // len(answers)))
     return np.sort(np.concatenate([answers, prompts[::step]]))
 
 

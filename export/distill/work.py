@@ -9,12 +9,14 @@ runs/NAME/    the checkpoint of the draft NAME (checkpoint.py)
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from engines.errors import UsageError
-from export.disk import locked
+from engines.locks import locked
+from export.distill.artefact import check_output
 from export.distill.checkpoint import RunFolder
 from export.distill.options import Options
 
@@ -27,17 +29,14 @@ class Work:
         self.text = self.path / "text"
         self.run = RunFolder(self.path / "runs" / options.out.name)
         self._is_given = options.work is not None
+        self._options = options
         self._claim(fingerprint)
-        if self.run.exists() and not options.resume:
-            raise UsageError(
-                f"{self.run.path} holds an unfinished run for --out {options.out}; "
-                "go on with it by --resume, or remove that folder"
-            )
 
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Hold the folder; raise UsageError while another run does. Two would number their shards
-        alike, and each take what the other wrote for its own."""
+        alike, and each take what the other wrote for its own. Raises UsageError, too, where the
+        draft is written already, or a run for it was left that is not to be gone on with."""
 
         def refuse() -> None:
             raise UsageError(
@@ -45,13 +44,19 @@ class Work:
                 "folder by --work"
             )
 
-        try:
-            with locked(self.path / "lock", refuse):
-                yield
-        except OSError as error:
-            if error.filename != str(self.path / "lock"):
-                raise
-            raise UsageError(f"--work {self.path} cannot be used: {error}") from None
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(locked(self.path / "lock", refuse))
+            except OSError as error:
+                raise UsageError(f"--work {self.path} cannot be used: {error}") from None
+            options = self._options
+            check_output(options.out)  # it may have been written while the target was read
+            if self.run.exists() and not options.resume:
+                raise UsageError(
+                    f"{self.run.path} holds an unfinished run for --out {options.out}; "
+                    "go on with it by --resume, or remove that folder"
+                )
+            yield
 
     def finish(self) -> None:
         """The draft is written: remove what only its making needed."""
@@ -73,7 +78,12 @@ class Work:
                     f"{self.path} holds other files; name another folder for this run by --work"
                 )
             self.path.mkdir(parents=True, exist_ok=True)
-            mark.write_text(json.dumps(wanted), encoding="utf-8")
+            partial = self.path / f".{mark.name}.{os.getpid()}.partial"
+            try:
+                partial.write_text(json.dumps(wanted), encoding="utf-8")
+                partial.replace(mark)
+            finally:
+                partial.unlink(missing_ok=True)
         except (OSError, ValueError) as error:
             if isinstance(error, UsageError):
                 raise

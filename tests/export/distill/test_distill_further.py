@@ -114,6 +114,18 @@ def test_it_goes_on_with_another_choice_of_ids(
     assert "Proposes 200 of the target's" in card
 
 
+def test_a_draft_with_all_ids_is_written_with_a_head_and_a_map(tmp_path: Path) -> None:
+    """It trained to its end, and failed when the card was written."""
+    pair = Pair(tmp_path)
+    whole = make_llama(tmp_path / "whole", layers=1, hidden=64, tied=True)
+    config = json.loads((whole / "config.json").read_text())
+    config["target"] = json.loads((pair.draft / "config.json").read_text())["target"]
+    (whole / "config.json").write_text(json.dumps(config))
+    found = open_checkpoint(pair.train("second", 1, "--start-from", str(whole)))
+    assert found.draft_map().tolist() == list(range(320))
+    assert found.tensor("lm_head.weight").shape == (320, 64)
+
+
 def test_a_draft_of_another_target_is_refused_before_training(tmp_path: Path) -> None:
     pair = Pair(tmp_path)
     other = make_llama(tmp_path / "other", layers=3, hidden=64, seed=7)

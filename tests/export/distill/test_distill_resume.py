@@ -13,7 +13,7 @@ import pytest
 
 from engines.errors import UsageError
 from export.checkpoint.api import open_checkpoint
-from export.distill import cli, overlap, pipeline
+from export.distill import cli, overlap, pipeline, write
 from export.distill.chat import frame_of
 from export.distill.checkpoint import RunFolder
 from export.distill.corpus import Sample
@@ -56,6 +56,47 @@ def test_a_second_run_in_one_folder_is_refused(tmp_path: Path) -> None:
             run(*base, *mine, "--out", tmp_path / "draft")
         assert not (tmp_path / "draft").exists()
     assert run(*base, *mine, "--out", tmp_path / "draft") == 0
+
+
+@pytest.mark.torch
+def test_a_draft_that_was_written_meanwhile_is_seen_before_training(tmp_path: Path) -> None:
+    """Of two runs for one draft the second waited for nothing, and trained for nothing."""
+    (tmp_path / "out").mkdir()
+    work = Work(Options(target="t", out=tmp_path / "out", work=tmp_path / "work"), "0")
+    with pytest.raises(UsageError, match="exists already"), work.alone():
+        pytest.fail("the folder was given")
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        (("--greedy", "1"), "has --greedy 0.5, this command 1.0"),
+        (("--answer-tokens", "3"), "has --answer-tokens 12, this command 3"),
+        (("--prompts", "B"), "has --prompts of SHA-256 .*, this command of SHA-256"),
+    ],
+)
+def test_text_is_written_to_its_end_as_it_was_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: tuple[str, str], told: str
+) -> None:
+    """The card told of the last command, whatever most of the text was written by."""
+    target = make_llama(tmp_path / "target", layers=3)
+    for name in "AB":
+        (tmp_path / name).write_text(f"hello {name}\n")
+    base = ("--target", target, "--out", tmp_path / "o", "--write-minutes", 1, "--quiet")
+    own = ("--prompts", tmp_path / "A", "--answer-tokens", 12, "--greedy", 0.5)
+    option, value = other
+    changed = [*own, option, tmp_path / value if value == "B" else value]
+
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(write, "write_text", stop)
+    for options in (own, own):  # the same again goes on
+        with pytest.raises(KeyboardInterrupt):
+            run(*base, *options)
+    with pytest.raises(UsageError, match=told):
+        run(*base, *changed, "--resume")
 
 
 @pytest.mark.torch
@@ -206,7 +247,7 @@ def test_damaged_checkpoints_are_refused_in_one_line(tmp_path: Path, content: by
             read()
         assert "\n" not in str(caught.value)
     (tmp_path / "run.json").write_text("[1]")
-    with pytest.raises(UsageError, match="--resume"):
+    with pytest.raises(UsageError, match="has seed None, this command 0"):
         folder.check({"seed": 0})
 
 

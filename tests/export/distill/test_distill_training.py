@@ -115,6 +115,8 @@ def test_a_long_prompt_counts_no_more_than_its_answer() -> None:
     assert len(prompts) == len(chosen) - len(answers)
     assert 14 <= len(prompts) <= 20
     assert max(np.diff([-1, *prompts])) <= 3  # from all of the page
+    unanswered = collate([Sample(np.arange(12), 12, 0.0, states[:11])])
+    assert worth_learning(unanswered).tolist() == []
 
 
 @pytest.mark.torch
