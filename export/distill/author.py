@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from engines.errors import UsageError
 from export.distill import seeds
 from export.distill.chat import Frame
 from export.distill.corpus import Sample
@@ -40,29 +41,40 @@ class _Question:
 @dataclass(frozen=True, slots=True)
 class _Answer:
     question: str
-    prompt_index: int | None = None  # of the user's prompts
+    is_prompt: bool = False  # the question is one of the user's prompts
     translated_to: str | None = None
     is_task: bool = False
 
 
 class Author:
-    """``next_job`` and ``take`` are what a Generator is fed from and empties into."""
+    """``next_job`` and ``take`` are what a Generator is fed from and empties into.
+
+    ``num_too_long`` counts the user's prompts that were left out so far: no room for an answer.
+    """
 
     def __init__(
         self,
         frame: Frame,
         seed: int,
-        prompts: Sequence[tuple[int, str]] = (),
+        prompts: Sequence[str] = (),
         max_len: int = 0,
         *,
         answer_tokens: int = ANSWER_TOKENS,
         greedy_share: float = GREEDY_SHARE,
     ) -> None:
-        """``prompts`` with their places in the user's file, each answered with at most
-        ``answer_tokens``; ``greedy_share`` of all answers are greedy."""
+        """``prompts`` are the user's, each answered with at most ``answer_tokens``;
+        ``greedy_share`` of all answers are greedy. Raises UsageError where ``max_len`` has no room
+        for a question and its answer."""
         self._frame, self._max_len = frame, max_len or MAX_LEN
         self._answer_tokens, self._greedy_share = answer_tokens, greedy_share
         self._rng = np.random.default_rng(seed)
+        self._openings = [each for each in seeds.OPENINGS if self._question_room(each) > 0]
+        if not self._openings:
+            raise UsageError(
+                f"the target's {self._max_len:,} positions leave no room for a question; give text "
+                "that it wrote with --data"
+            )
+        self.num_too_long = 0
         self._prompts = deque(self._in_batches(prompts))
         self._answers: deque[Job] = deque()
         self._tasks: list[Job] = []
@@ -72,8 +84,10 @@ class Author:
         """What to write next. Tasks over passages are long, and come in runs of their own, sorted
         by length: the longest row of a batch sets the price of all."""
         while self._prompts and not self._answers:
-            index, text = self._prompts.popleft()
-            self._queue(text, _Answer(text, prompt_index=index), self._answer_tokens)
+            text = self._prompts.popleft()
+            self._queue(text, _Answer(text, is_prompt=True), self._answer_tokens)
+            if not self._answers:
+                self.num_too_long += 1
         if len(self._tasks) >= LONG_BATCH:
             self._answers.extend(sorted(self._tasks, key=lambda job: len(job.prompt)))
             self._tasks.clear()
@@ -81,7 +95,7 @@ class Author:
             return self._answers.popleft()
         return self._question()
 
-    def take(self, done: Done) -> tuple[Sample, int | None] | None:
+    def take(self, done: Done) -> tuple[Sample, str | None] | None:
         """Use what was written: a sample and the user's prompt it answers, or None."""
         tag, text = done.job.tag, self._frame.decode(done.answer)
         if isinstance(tag, _Question):
@@ -92,7 +106,8 @@ class Author:
         self._follow_up(tag, done, text.strip())
         ids = np.array([*done.job.prompt, *done.answer], np.int64)
         states = done.states if done.states.shape[1] else None
-        return Sample(ids, len(done.job.prompt), done.job.temperature, states), tag.prompt_index
+        sample = Sample(ids, len(done.job.prompt), done.job.temperature, states)
+        return sample, tag.question if tag.is_prompt else None
 
     def _question(self) -> Job:
         kind = self._rng.random()
@@ -108,8 +123,16 @@ class Author:
             opening = self._sum(self._one_of(seeds.SUM_OPENINGS))
         else:
             opening = self._one_of(seeds.OPENINGS)
+        if self._question_room(opening) < 1:
+            opening, tokens = self._one_of(self._openings), ANSWER_TOKENS
         prompt = self._frame.encode(self._frame.before + opening)
-        return Job(prompt, QUESTION_TOKENS, QUESTION_TEMPERATURE, _Question(opening, tokens))
+        num_tokens = min(QUESTION_TOKENS, self._question_room(opening))
+        return Job(prompt, num_tokens, QUESTION_TEMPERATURE, _Question(opening, tokens))
+
+    def _question_room(self, opening: str) -> int:
+        """Tokens that a question may have after its opening, with an answer to follow."""
+        framed = self._frame.encode(self._frame.before + opening + self._frame.after)
+        return self._max_len - len(framed) - _least_answer(ANSWER_TOKENS)
 
     def _follow_up(self, tag: _Answer, done: Done, text: str) -> None:
         if tag.translated_to is not None and text:
@@ -157,17 +180,17 @@ class Author:
         # Encoded as one text, as a user's question will be, not as the pieces it was written in.
         prompt = self._frame.encode(self._frame.before + text + self._frame.after)
         room = self._max_len - len(prompt)
-        if room < min(max_tokens, ANSWER_TOKENS) // 4 or not prompt:
+        if room < _least_answer(max_tokens) or not prompt:
             return None
         heat = 0.0
         if self._rng.random() >= self._greedy_share:
             heat = WARM_TEMPERATURES[int(self._rng.integers(len(WARM_TEMPERATURES)))]
         return Job(prompt, min(max_tokens, room), heat, tag)
 
-    def _in_batches(self, prompts: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
+    def _in_batches(self, prompts: Sequence[str]) -> list[str]:
         """Prompts of like length together, as tasks are, in runs whose order is random: whenever
         writing is stopped, short and long ones have been answered."""
-        found = sorted(prompts, key=lambda prompt: len(prompt[1]))
+        found = sorted(prompts, key=len)
         runs = [found[at : at + LONG_BATCH] for at in range(0, len(found), LONG_BATCH)]
         return [prompt for at in self._rng.permutation(len(runs)) for prompt in runs[at]]
 
@@ -178,6 +201,11 @@ class Author:
 
     def _one_of(self, choices: Sequence[str]) -> str:
         return choices[int(self._rng.integers(len(choices)))]
+
+
+def _least_answer(max_tokens: int) -> int:
+    """Room below which an answer of at most ``max_tokens`` would be cut too short to learn from."""
+    return max(1, min(max_tokens, ANSWER_TOKENS) // 4)
 
 
 def _first_sentences(text: str, num: int) -> str:

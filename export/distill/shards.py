@@ -8,6 +8,7 @@ place: a shard is there as a whole or not at all, and an interrupted run loses t
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,17 +21,27 @@ from engines.errors import UsageError
 from export.disk import sync
 from export.distill.corpus import Sample, load
 
+_DIGEST_LEN = 16
+
 
 @dataclass(frozen=True, slots=True)
 class Notes:
     """What a later run wants to know of a shard that the target wrote."""
 
     seconds: float = 0.0  # that it took
-    prompts: tuple[int, ...] = ()  # places of the user's own prompts that it has answered
+    answered: tuple[str, ...] = ()  # ``digest`` of each of the user's prompts that it answers
+
+
+def digest(text: str) -> str:
+    """What a prompt is known by, whichever file it stands in."""
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()[:_DIGEST_LEN]
 
 
 def write(folder: Path, name: str, samples: Sequence[Sample], notes: Notes = Notes()) -> None:
-    """Add the shard ``name``; states come from the samples, all of them having some or none."""
+    """Add the shard ``name``; states come from the samples, all of them having some or none.
+
+    Raises UsageError naming the file that cannot be written, as on a full disk.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     if all(sample.states is not None for sample in samples):
         total = sum(len(sample) for sample in samples)
@@ -42,6 +53,8 @@ def write(folder: Path, name: str, samples: Sequence[Sample], notes: Notes = Not
                 block[end : end + len(sample.states)] = sample.states
             end += len(sample)
         _write_whole(folder / f"{name}.npy", block)
+    else:  # a run that was killed here may have left states of other text
+        (folder / f"{name}.npy").unlink(missing_ok=True)
     arrays: dict[str, npt.NDArray[np.generic]] = {
         "ids": np.concatenate([sample.ids for sample in samples]).astype(np.uint32),
         "lens": np.array([len(sample) for sample in samples], np.int32),
@@ -51,7 +64,7 @@ def write(folder: Path, name: str, samples: Sequence[Sample], notes: Notes = Not
             [0 if sample.states is None else len(sample.states) for sample in samples], np.int32
         ),
         "seconds": np.array(notes.seconds),
-        "prompts": np.array(notes.prompts, np.int64),
+        "answered": np.array(notes.answered, f"U{_DIGEST_LEN}"),
     }
     _write_whole(folder / f"{name}.npz", arrays)
 
@@ -63,7 +76,9 @@ def names(folder: Path, prefix: str) -> list[str]:
 
 def notes(folder: Path, name: str) -> Notes:
     with np.load(folder / f"{name}.npz", allow_pickle=False) as archive:
-        return Notes(float(archive["seconds"]), tuple(archive["prompts"].tolist()))
+        # Older shards name the prompts by their places in a file that may be another by now.
+        answered = archive["answered"].tolist() if "answered" in archive else ()
+        return Notes(float(archive["seconds"]), tuple(answered))
 
 
 def read(folder: Path, shard_names: Sequence[str], vocab_size: int) -> Iterator[Sample]:
@@ -107,5 +122,10 @@ def _write_whole(
                 np.save(stream, content, allow_pickle=False)
         sync(partial)
         partial.rename(path)
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be written ({error.strerror or error}); make room on its disk, or "
+            "give another folder by --work"
+        ) from None
     finally:
         partial.unlink(missing_ok=True)

@@ -152,6 +152,12 @@ class Source:
         options = self.options
         seconds = 60.0 * options.writing_minutes
         if write.seconds_spent(self.work.text) >= seconds:
+            left = write.unanswered(self.work.text, self.prompts)
+            if left:
+                say(
+                    f"{len(left):,} of {len(self.prompts):,} prompts are not answered: the time "
+                    "for writing is spent; give more --write-minutes"
+                )
             return
 
         def show(share: float, num_tokens: int, rate: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 from pathlib import Path
 
@@ -136,9 +137,9 @@ def test_a_question_is_answered_as_a_users_would_be() -> None:
     assert shown(answer) == shown(job) + " is this?<a>"
     taken = author.take(done(answer, "That."))
     assert taken is not None
-    sample, prompt_index = taken
+    sample, prompt = taken
     assert sample.ids[sample.answer_start :].tolist() == written("That.")
-    assert prompt_index is None
+    assert prompt is None
 
 
 def test_answers_become_passages_of_every_kind_of_task() -> None:
@@ -158,28 +159,34 @@ def test_answers_become_passages_of_every_kind_of_task() -> None:
 
 
 def test_the_users_prompts_come_first_and_once() -> None:
-    author = Author(toy_frame(), 0, [(4, "mine"), (7, "also")], max_len=1000)
+    author = Author(toy_frame(), 0, ["mine", "also"], max_len=1000)
     first, second = author.next_job(), author.next_job()
     assert [shown(first), shown(second)] == ["<u>mine<a>", "<u>also<a>"]
     taken = [author.take(done(job, "ok")) for job in (first, second)]
-    assert [each and each[1] for each in taken] == [4, 7]
+    assert [each and each[1] for each in taken] == ["mine", "also"]
     assert not any("mine" in shown(author.next_job()) for _ in range(50))
 
 
 def test_answers_to_prompts_are_as_long_and_as_greedy_as_asked_for() -> None:
-    prompts = [(index, f"question {index}") for index in range(40)]
-    for share in (0.0, 1.0):
+    prompts = [f"question {index}" for index in range(40)]
+    for share in (0.0, 0.5, 1.0):
         author = Author(toy_frame(), 0, prompts, answer_tokens=50, greedy_share=share)
         jobs = [author.next_job() for _ in prompts]
         assert {job.max_tokens for job in jobs} == {50}
-        assert all((job.temperature == 0.0) == (share == 1.0) for job in jobs)
+        assert {job.temperature == 0.0 for job in jobs} == {share > 0.0, share == 1.0}
+
+
+def test_a_prompt_that_fills_its_row_is_not_answered_by_nothing() -> None:
+    author = Author(toy_frame(), 0, ["x" * 194, "x" * 193], 200, answer_tokens=1)
+    job = author.next_job()
+    assert (len(job.prompt), job.max_tokens) == (199, 1)
 
 
 def test_prompts_of_like_length_are_answered_together() -> None:
     """One long prompt in a batch makes all its rows pay for its length."""
     rng = np.random.default_rng(0)
     lengths = rng.permutation(np.arange(1, 2001)).tolist()
-    prompts = [(index, "x" * length) for index, length in enumerate(lengths)]
+    prompts = ["x" * length for length in lengths]
     author = Author(toy_frame(), 0, prompts, max_len=10_000)
     found = [len(author.next_job().prompt) for _ in prompts]
     assert sorted(found) == [length + 6 for length in range(1, 2001)]
@@ -189,14 +196,34 @@ def test_prompts_of_like_length_are_answered_together() -> None:
 
 
 def test_a_prompt_without_room_for_an_answer_is_left_out() -> None:
-    author = Author(toy_frame(), 0, [(0, "x" * 300), (1, "short")], max_len=200)
+    author = Author(toy_frame(), 0, ["x" * 300, "short"], max_len=200)
     assert shown(author.next_job()) == "<u>short<a>"
+    author.next_job()
+    assert author.num_too_long == 1
 
 
 def test_sums_without_room_for_an_answer_are_left_out() -> None:
     """A target of few positions: nothing is queued then, and there is something else to write."""
     author = Author(toy_frame(), seed=3, max_len=60)
     assert all(len(author.next_job().prompt) < 60 for _ in range(200))
+
+
+def test_in_few_positions_every_question_leaves_room_for_its_answer() -> None:
+    """Long openings have none in 80 positions, and a question of 48 tokens would take the rest."""
+    author = Author(toy_frame(), seed=3, max_len=80)
+    for _ in range(200):
+        job = author.next_job()
+        if shown(job).endswith("<a>"):  # a sum, asked in full
+            continue
+        rest = "?" * job.max_tokens
+        assert author.take(done(job, rest)) is None
+        assert shown(author.next_job()) == f"{shown(job)}{rest}<a>"
+
+
+def test_a_target_without_room_for_a_question_is_refused() -> None:
+    """It ended with the generator's ValueError in the middle of the writing."""
+    with pytest.raises(UsageError, match=r"the target's 16 positions leave no room .*--data"):
+        Author(toy_frame(), seed=3, max_len=16)
 
 
 @pytest.mark.torch
@@ -223,8 +250,8 @@ def test_writing_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.Mo
     assert len(second) > len(first)
     assert [s.ids.tolist() for s in second[: len(first)]] == [s.ids.tolist() for s in first]
     names = shards.names(folder, write.PREFIX)
-    answered = [index for name in names for index in shards.notes(folder, name).prompts]
-    assert sorted(answered) == [0, 1, 2]
+    answered = [each for name in names for each in shards.notes(folder, name).answered]
+    assert sorted(answered) == sorted(map(shards.digest, ["hello", "there", "you"]))
     assert write.seconds_spent(folder) >= spent + 100.0
     for sample in second:
         assert sample.states is not None
@@ -234,12 +261,13 @@ def test_writing_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_shard_is_whole_or_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     states = np.ones((3, 8), np.float16)
     sample = Sample(np.array([1, 2, 3, 4]), 2, 0.5, states)
-    shards.write(tmp_path, "a-0", [sample, sample], shards.Notes(2.5, (3,)))
+    notes = shards.Notes(2.5, (shards.digest("hello"),))
+    shards.write(tmp_path, "a-0", [sample, sample], notes)
     [one, two] = shards.read(tmp_path, shards.names(tmp_path, "a"), 10)
     assert two.states is not None
     assert two.states.tolist() == states.tolist()
     assert (one.ids.tolist(), one.temperature) == ([1, 2, 3, 4], 0.5)
-    assert shards.notes(tmp_path, "a-0") == shards.Notes(2.5, (3,))
+    assert shards.notes(tmp_path, "a-0") == notes
 
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -256,6 +284,31 @@ def test_states_of_other_text_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "a-0.npy", np.ones((5, 8), np.float16))
     with pytest.raises(UsageError, match="does not belong"):
         list(shards.read(tmp_path, ["a-0"], 10))
+
+
+def test_states_that_a_killed_run_has_left_are_not_taken_for_those_of_other_text(
+    tmp_path: Path,
+) -> None:
+    np.save(tmp_path / "a-0.npy", np.ones((5, 8), np.float16))  # killed before its .npz
+    shards.write(tmp_path, "a-0", [Sample(np.array([1, 2]), 1, 0.0)])
+    [sample] = shards.read(tmp_path, ["a-0"], 10)
+    assert sample.states is None
+
+
+@pytest.mark.parametrize("width", [0, 4096])
+def test_a_full_disk_names_the_file_and_the_way_out(tmp_path: Path, width: int) -> None:
+    """In soft writing it is the states that do not fit, in hard writing the ids."""
+    ids = np.random.default_rng(0).integers(0, 2**32, 4096)
+    states = np.ones((4, width), np.float16) if width else None
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, limit[1]))
+    try:
+        with pytest.raises(UsageError, match=r"a-0\.np[yz] cannot be written .*--work") as caught:
+            shards.write(tmp_path, "a-0", [Sample(ids, 1, 0.0, states)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
 
 
 def interrupt_myself() -> None:
