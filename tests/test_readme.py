@@ -91,7 +91,6 @@ def place(tmp_path: Path) -> Path:
     timeline.span("target", "verify", 0.0, 0.01)
     write_trace(timeline, tmp_path / "trace.json", {})
     write_outcomes(tmp_path / "outcomes.jsonl")
-    (tmp_path / "spec_bench.jsonl").write_text('{"category": "qa", "turns": ["Who is it?"]}')
     return workspace(tmp_path, {"demo": tiny_bundle().path})
 
 

@@ -57,6 +57,15 @@ class Failable(Protocol):
 
 
 @runtime_checkable
+class CutShort(Protocol):
+    """Figures of what a file keeps of a run that ended early, by whatever."""
+
+    @property
+    def cut_short(self) -> tuple[str, int] | None:
+        """A line that says what is kept, and the exit code; None of a run that came to its end."""
+
+
+@runtime_checkable
 class Recorded(Protocol):
     """Figures whose JSON is not just their fields."""
 

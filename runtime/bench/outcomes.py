@@ -6,11 +6,14 @@ import argparse
 import os
 import shlex
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from engines.errors import UsageError
-from runtime.bench.kind import Kind, Show
+from engines.errors import SsdError, UsageError, as_line
+from runtime.bench import termination
+from runtime.bench.kind import Kind, Show, Tick
 from runtime.bench.opening import open_mode
 from runtime.cli.options import check_fits
 from runtime.cli.prompts import many_prompts
@@ -24,6 +27,9 @@ from runtime.spec.plan import RoundReport, RowReport
 from runtime.trace.chrome import require_writable
 
 MAX_TOKENS = 128
+INTERRUPTED, TERMINATED = "interrupted", "terminated"
+EXIT_CODES = {INTERRUPTED: 130, TERMINATED: termination.EXIT_CODE}
+"""After ctrl-C and SIGTERM; 2 after an engine's failure."""
 _DRAFTED = [kind.name.lower() for kind in DRAFTED]
 
 FORMULAS = {
@@ -46,15 +52,28 @@ class KindCounts:
 
 @dataclass(frozen=True, slots=True)
 class OutcomeFigures:
-    """What was written, and where."""
+    """What was written, and where: the rounds of ``num_texts`` whole answers.
+
+    ``ended_by``: what came before the last of the ``num_planned`` answers, None where nothing did.
+    """
 
     path: str
     num_texts: int
+    num_planned: int
+    ended_by: str | None
     num_rounds: int
     num_draft: int
     num_branches: int
     fallback: str
     kinds: tuple[KindCounts, ...]
+
+    @property
+    def cut_short(self) -> tuple[str, int] | None:
+        """See ``runtime.bench.kind.CutShort``."""
+        if self.ended_by is None:
+            return None
+        kept = f"the outcomes of {self.num_texts} of {self.num_planned} prompts are in {self.path}"
+        return as_line(f"{self.ended_by}; {kept}"), EXIT_CODES.get(self.ended_by, 2)
 
     def as_text(self) -> str:
         """A table by kind, and what the log is good for."""
@@ -68,7 +87,7 @@ class OutcomeFigures:
             for each in self.kinds
         ]
         summary = (
-            f"{self.path}: {self.num_rounds} rounds of {self.num_texts} texts, K = "
+            f"{self.path}: {self.num_rounds} rounds of {self._texts}, K = "
             f"{self.num_draft}, W = {self.num_branches}, fallback {self.fallback}"
         )
         return "\n".join(
@@ -79,6 +98,11 @@ class OutcomeFigures:
                 *self._next(),
             )
         )
+
+    @property
+    def _texts(self) -> str:
+        cut = "" if self.ended_by is None else f" (of {self.num_planned}: {self.ended_by})"
+        return f"{self.num_texts} texts{cut}"
 
     def _next(self) -> list[str]:
         if not any(each.kind in _DRAFTED for each in self.kinds):
@@ -126,16 +150,77 @@ class Recorder:
         self.rounds.append(LoggedRound(self._text, kind, row.num_drafted, row.accepted, rank, hit))
 
 
+class Logging:
+    """Texts answered one by one, and the rounds of each whole answer written to a log.
+
+    num_texts   whole answers; ``num_rounds`` their rounds
+    ended_by    what came before the last answer
+    """
+
+    def __init__(self, log: LogWriter, recorder: Recorder) -> None:
+        self.num_texts = self.num_rounds = 0
+        self.ended_by: str | None = None
+        self._log, self._recorder = log, recorder
+        self._num_written = 0
+
+    def run(
+        self,
+        prompts: Sequence[Sequence[int]],
+        answer: Callable[[Sequence[int]], object],
+        tick: Tick,
+    ) -> None:
+        """Ctrl-C, SIGTERM and an engine's failure end it early, and are raised where there is no
+        whole answer."""
+        try:
+            for ids in prompts:
+                self._recorder.begin(self.num_texts)
+                try:
+                    answer(ids)
+                except SsdError as failure:
+                    self._end(f"error: prompt {self.num_texts + 1} failed: {failure}", failure)
+                    return
+                self._recorder.end()
+                # Whole from here on, whatever comes while it is written.
+                self.num_texts, self.num_rounds = self.num_texts + 1, len(self._recorder.rounds)
+                self._write()
+                tick(self.num_texts, f"{self.num_rounds} rounds")
+        except KeyboardInterrupt as cause:
+            self._end(INTERRUPTED, cause)
+        except SystemExit as cause:
+            self._end(TERMINATED, cause)
+
+    def _end(self, ended_by: str, cause: BaseException) -> None:
+        if not self.num_texts:
+            raise cause
+        self.ended_by = ended_by
+        self._write()
+
+    def _write(self) -> None:
+        while self._num_written < self.num_rounds:
+            self._log.add(self._recorder.rounds[self._num_written])
+            self._num_written += 1
+
+
 def measure(args: argparse.Namespace, show: Show) -> OutcomeFigures:
-    """Answer the prompts in ``ssd`` and log their rounds."""
+    """Answer the prompts in ``ssd`` and log their rounds.
+
+    Ctrl-C, SIGTERM and an engine's failure keep the rounds of the answers that are whole.
+    """
     path: Path = args.log_outcomes
     require_writable(path, "the outcome log", "--log-outcomes")
     if args.prompts is not None and os.path.realpath(path) == os.path.realpath(args.prompts):
         raise UsageError(f"--log-outcomes {path} would replace the --prompts; name another file")
     texts = many_prompts(args.prompts, args.num_prompts)
-    params = SamplingParams(temperature=args.temperature or 0.0)
     if args.fallback is None:
         args.fallback = Fallback.JIT.value  # the one whose misses say how drafts fare after a miss
+    with termination.heard():
+        return _measure(args, path, texts, show)
+
+
+def _measure(
+    args: argparse.Namespace, path: Path, texts: Sequence[str], show: Show
+) -> OutcomeFigures:
+    params = SamplingParams(temperature=args.temperature or 0.0)
     recorder = Recorder()
     # Lookups in front of the model would leave out the rounds that it finds easy.
     drafter = Drafter.MODEL.value
@@ -156,24 +241,20 @@ def measure(args: argparse.Namespace, show: Show) -> OutcomeFigures:
             fallback=settings.fallback.value,
             temperature=params.temperature,
         )
-        with LogWriter(path, header) as log, show("prompts", len(prompts)) as tick:
-            written = 0
-            for number_of_text, ids in enumerate(prompts):
-                recorder.begin(number_of_text)
-                llm.generate(ids, params, max_tokens=args.max_tokens or MAX_TOKENS)
-                recorder.end()
-                for found in recorder.rounds[written:]:
-                    log.add(found)
-                written = len(recorder.rounds)
-                tick(number_of_text + 1, f"{written} rounds")
+        answer = partial(llm.generate, params=params, max_tokens=args.max_tokens or MAX_TOKENS)
+        with show("prompts", len(prompts)) as tick, LogWriter(path, header) as log:
+            logging = Logging(log, recorder)
+            logging.run(prompts, answer, tick)
     return OutcomeFigures(
         path=str(path),
-        num_texts=len(prompts),
-        num_rounds=written,
+        num_texts=logging.num_texts,
+        num_planned=len(prompts),
+        ended_by=logging.ended_by,
+        num_rounds=logging.num_rounds,
         num_draft=header.num_draft,
         num_branches=header.num_branches,
         fallback=header.fallback,
-        kinds=tuple(_counts(recorder.rounds)),
+        kinds=tuple(_counts(recorder.rounds[: logging.num_rounds])),
     )
 
 

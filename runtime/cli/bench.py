@@ -21,6 +21,7 @@ from runtime.bench.dataset import kind as dataset
 from runtime.bench.figures import Neighbours
 from runtime.bench.kind import (
     Compared,
+    CutShort,
     Explained,
     Failable,
     Figures,
@@ -143,6 +144,10 @@ def _run(kind: Kind, args: argparse.Namespace) -> int:
     if isinstance(figures, Interruptible) and figures.is_interrupted:
         say("interrupted; what was measured until then is reported")
         return 130
+    if isinstance(figures, CutShort) and figures.cut_short is not None:
+        line, code = figures.cut_short
+        say(line)
+        return code
     return int(isinstance(figures, Compared) and not figures.is_identical)
 
 

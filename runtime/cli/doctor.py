@@ -169,13 +169,22 @@ def _nvidia(nvidia: Nvidia) -> list[str]:
 
 
 def _reasons(backend: Backend) -> list[str]:
-    """What keeps it from building or running, on one line; with what helps."""
-    if not backend.why_not:
-        return []
-    why = [reason for reason in backend.why_not if not reason.endswith(NOT_INSTALLED)]
-    missing = [each.removesuffix(NOT_INSTALLED) for each in backend.why_not if each not in why]
+    """What keeps it from building and from running, on a line each; with what helps."""
+    to_build = _reason(backend.why_not_build, backend.install_to_build)
+    to_run = _reason(backend.why_not_run, backend.install_to_run)
+    if to_build and to_build == to_run:
+        return [f"{backend.name} cannot build or run: {to_build}"]
+    return [
+        f"{backend.name} cannot {verb}: {why}"
+        for verb, why in (("build", to_build), ("run", to_run))
+        if why
+    ]
+
+
+def _reason(why_not: tuple[str, ...], install: tuple[str, ...]) -> str:
+    others = [reason for reason in why_not if not reason.endswith(NOT_INSTALLED)]
+    missing = [each.removesuffix(NOT_INSTALLED) for each in why_not if each not in others]
+    command = ", ".join(install)
     if missing:
-        why.append(f"not installed: {', '.join(missing)} ({', '.join(backend.install)})")
-    else:
-        why += backend.install
-    return [f"{backend.name}: {'; '.join(why)}"]
+        return "; ".join([f"not installed: {', '.join(missing)} ({command})", *others])
+    return "; ".join([*others, *install])

@@ -66,9 +66,12 @@ def test_a_machine_without_any_of_the_files_is_no_error(
     assert checkup.memory == doctor.Memory(None, None, None)
     assert checkup.nvidia == doctor.Nvidia(None, (), "needs two GPUs, 0 usable here")
     assert not any(backend.can_build or backend.can_run for backend in checkup.backends)
-    assert checkup.backends[0].install == ("pip install 'ssd-trt[export,cpu]'",)
-    on_cuda = checkup.backends[1].install  # not cpu: the two executors overwrite each other
-    assert on_cuda == ("pip install 'ssd-trt[export,gpu]'",)
+    on_cpu, on_cuda, *_ = checkup.backends
+    assert on_cpu.install_to_build == on_cuda.install_to_build
+    assert on_cpu.install_to_build == ("pip install 'ssd-trt[export]'",)
+    assert on_cpu.install_to_run == ("pip install 'ssd-trt[cpu]'",)
+    # Not cpu: the two executors overwrite each other.
+    assert on_cuda.install_to_run == ("pip install 'ssd-trt[gpu]'",)
 
 
 def test_cpu_memory_and_quota_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,8 +160,19 @@ def test_building_and_running_are_judged_apart(monkeypatch: pytest.MonkeyPatch) 
     packages_of(monkeypatch, {"onnxruntime": "1.32.0", "tokenizers": "0.23.3"})
     [backend, *_] = doctor.examine().backends
     assert (backend.can_build, backend.can_run) == (False, True)
-    assert backend.install == ("pip install 'ssd-trt[export]'",)
-    assert "onnx: not installed" in backend.why_not
+    assert backend.install_to_build == ("pip install 'ssd-trt[export]'",)
+    assert "onnx: not installed" in backend.why_not_build
+    assert (backend.why_not_run, backend.install_to_run) == ((), ())
+
+
+def test_a_tokenizer_to_build_with_brings_no_second_executor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is of the cpu extra, which has onnxruntime, and of the exporter's, which has not."""
+    packages_of(monkeypatch, EXPORT | {"onnxruntime-gpu": "1.31.0"})
+    for backend in doctor.examine().backends[:2]:
+        assert backend.why_not_build == ("tokenizers: not installed",)
+        assert backend.install_to_build == ("pip install 'ssd-trt[export]'",)
 
 
 EXPORT = {"onnx": "1.23.0", "onnx-ir": "1.1", "gguf": "0.19", "safetensors": "0.8"}
@@ -183,21 +197,52 @@ def test_tensorrt_backends_need_a_gpu_to_run(
     packages_of(monkeypatch, EXPORT | DRIVING | both)
     found = backends_of(tmp_path)
     rtx, standard = found["tensorrt-rtx"], found["tensorrt"]
-    assert (rtx.can_build, rtx.can_run, rtx.why_not) == (True, False, ("no GPU is usable here",))
+    assert (rtx.can_build, rtx.why_not_build) == (True, ())
+    assert (rtx.can_run, rtx.why_not_run) == (False, ("no GPU is usable here",))
     assert (standard.can_build, standard.can_run) == (False, False)
-    assert "none is usable here" in standard.why_not[0]
+    assert standard.why_not_build == (
+        "it compiles on the GPU that will run the engine; no GPU is usable here",
+    )
+    assert standard.why_not_run == ("no GPU is usable here",)
     with_gpu(tmp_path)
     found = backends_of(tmp_path)
     for name in ("tensorrt-rtx", "tensorrt"):
-        assert (found[name].can_build, found[name].can_run, found[name].why_not) == (True, True, ())
-    packages_of(monkeypatch, EXPORT)
+        each = found[name]
+        assert (each.can_build, each.can_run) == (True, True)
+        assert (each.why_not_build, each.why_not_run) == ((), ())
+
+
+@pytest.mark.parametrize("has_gpu", [False, True])
+def test_a_missing_compiler_is_why_nothing_can_be_built_and_no_gpu_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_gpu: bool
+) -> None:
+    """Where TensorRT-RTX was missing, "no GPU" stood as the reason why it cannot build."""
+    if has_gpu:
+        with_gpu(tmp_path)
+    packages_of(monkeypatch, EXPORT | DRIVING)
     found = backends_of(tmp_path)
-    assert not found["tensorrt-rtx"].can_build
-    assert not found["tensorrt"].can_run
-    [rtx_install], [standard_install] = found["tensorrt-rtx"].install, found["tensorrt"].install
-    assert "rtx" in rtx_install
-    assert "cuda" in rtx_install
-    assert "tensorrt" in standard_install
+    rtx, standard = found["tensorrt-rtx"], found["tensorrt"]
+    missing, install = ("tensorrt-rtx-cu13: not installed",), ("pip install 'ssd-trt[rtx]'",)
+    assert (rtx.can_build, rtx.why_not_build, rtx.install_to_build) == (False, missing, install)
+    no_gpu = () if has_gpu else ("no GPU is usable here",)
+    assert (rtx.can_run, rtx.why_not_run, rtx.install_to_run) == (
+        False,
+        (*missing, *no_gpu),
+        install,
+    )
+    assert not standard.can_build
+    assert "tensorrt: not installed" in standard.why_not_build
+    assert standard.install_to_build == ("pip install 'ssd-trt[tensorrt]'",)
+
+
+def test_packages_to_drive_gpus_are_not_asked_for_to_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages_of(monkeypatch, EXPORT | {"tokenizers": "0.23", "tensorrt-rtx-cu13": "1.7.1"})
+    rtx = backends_of(tmp_path)["tensorrt-rtx"]
+    assert rtx.can_build
+    assert rtx.install_to_run == ("pip install 'ssd-trt[cuda]'",)
+    assert "cuda-core: not installed" in rtx.why_not_run
 
 
 def test_onnxruntime_for_gpus_serves_the_cpu_too_but_not_beside_the_other_package(
@@ -208,20 +253,20 @@ def test_onnxruntime_for_gpus_serves_the_cpu_too_but_not_beside_the_other_packag
     found = backends_of(tmp_path)
     assert found["onnxruntime"].can_run
     assert found["onnxruntime on CUDA"].can_run
-    assert found["onnxruntime on CUDA"].why_not == ()
+    assert found["onnxruntime on CUDA"].why_not_run == ()
     packages_of(
         monkeypatch, EXPORT | DRIVING | {"onnxruntime-gpu": "1.31.0", "onnxruntime": "1.32.0"}
     )
     cuda = backends_of(tmp_path)["onnxruntime on CUDA"]
     assert not cuda.can_run
-    assert cuda.why_not == (
+    assert cuda.why_not_run == (
         "onnxruntime is installed beside onnxruntime-gpu; keep the latter alone",
     )
     assert any("overwrite each other" in line for line in doctor.examine(tmp_path).advice)
     packages_of(monkeypatch, EXPORT | DRIVING | {"onnxruntime": "1.32.0"})
     cuda = backends_of(tmp_path)["onnxruntime on CUDA"]
     assert (cuda.can_build, cuda.can_run) == (True, False)
-    assert cuda.install == ("pip uninstall -y onnxruntime; pip install 'ssd-trt[gpu]'",)
+    assert cuda.install_to_run == ("pip uninstall -y onnxruntime; pip install 'ssd-trt[gpu]'",)
 
 
 def test_the_oldest_releases_are_those_of_pyproject() -> None:

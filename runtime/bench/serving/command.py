@@ -17,7 +17,7 @@ from engines.errors import MissingDependencyError, UsageError
 from runtime.bench.kind import Show
 from runtime.bench.serving import faults
 from runtime.bench.serving.client import Ask, Outcome, ask
-from runtime.bench.serving.figures import Run, counters_of, details_of, figures_of
+from runtime.bench.serving.figures import Run, counters_of, details_of, figures_of, rounds_of
 from runtime.bench.serving.load import Level, Ran, run_level
 from runtime.bench.serving.prompts import prompts_of
 from runtime.bench.serving.report import ServingFigures
@@ -155,7 +155,7 @@ async def _one_level(
             num_done += 1
             tick(num_done, outcome.error or f"{outcome.num_tokens} tokens")
 
-        before = await _counters(client)
+        before = await counters(client)
         ran = await run_level(
             level,
             prompts,
@@ -163,19 +163,29 @@ async def _one_level(
             seed=seed,
             on_done=on_done,
         )
-        after = await _counters(client)
+        after = await counters(client)
     return figures_of(level, ran, before, after), ran
 
 
-async def _counters(client: httpx2.AsyncClient) -> dict[str, float]:
-    """Of a server that has any."""
+async def counters(client: httpx2.AsyncClient) -> dict[str, float]:
+    """Of a server that has any, since its start: vLLM's of proposals, and ours of all rounds."""
+    metrics = await _page(client, "/metrics")
+    stats = await _page(client, "/stats?last=1")
+    try:
+        return counters_of(metrics) | rounds_of(json.loads(stats))
+    except (ValueError, RecursionError):  # some other server's page
+        return counters_of(metrics)
+
+
+async def _page(client: httpx2.AsyncClient, path: str) -> str:
+    """Empty where the server has none."""
     import httpx2
 
     try:
-        response = await client.get("/metrics")
+        response = await client.get(path)
     except httpx2.HTTPError:
-        return {}
-    return counters_of(response.text) if response.status_code == 200 else {}
+        return ""
+    return response.text if response.status_code == 200 else ""
 
 
 async def _faults(

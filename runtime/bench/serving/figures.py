@@ -13,6 +13,7 @@ from runtime.bench.serving.load import Level, Ran
 
 PERCENTILES = (50, 90, 95, 99)
 SPEC = "vllm:spec_decode_num_"
+ROUNDS, EMITTED = "ssd:num_rounds", "ssd:num_emitted"
 Counters = Mapping[str, float]
 """Of a server: name, and a position in brackets where it has one -> value."""
 
@@ -75,7 +76,8 @@ def figures_of(level: Level, ran: Ran, before: Counters, after: Counters) -> Run
         **summary([itl for each in done for itl in each.itls_s], "itl"),
         **summary([each.latency_s for each in done], "e2el"),
     }
-    return Run(level, keys | _spec(before, after))
+    grown = {name: value - before.get(name, 0.0) for name, value in after.items()}
+    return Run(level, keys | _spec(grown) | _rounds(grown))
 
 
 def details_of(ran: Ran) -> dict[str, list[Any]]:
@@ -122,9 +124,33 @@ def counters_of(metrics: str) -> dict[str, float]:
     return found
 
 
-def _spec(before: Counters, after: Counters) -> dict[str, Any]:
-    """vLLM's own formulas: a rate in percent, and the length with the bonus token."""
-    grown = {name: value - before.get(name, 0.0) for name, value in after.items()}
+def rounds_of(stats: object) -> dict[str, float]:
+    """Rounds of all texts, drafted or plain, and the tokens they emitted: sums since the start in
+    our server's ``/stats``. Nothing of what says neither, as another server does: vLLM counts only
+    the rounds that had drafts."""
+    match stats:
+        case {"proposals": dict(by_source), "num_emitted": int(num_emitted)}:
+            counts = [num for num in by_source.values() if isinstance(num, int)]
+            return {ROUNDS: float(sum(counts)), EMITTED: float(num_emitted)}
+    return {}
+
+
+def _rounds(grown: Counters) -> dict[str, Any]:
+    """Ours: over all rounds. Left out where there were none, or the server began anew meanwhile."""
+    num_rounds, num_emitted = grown.get(ROUNDS, 0.0), grown.get(EMITTED, 0.0)
+    if num_rounds <= 0 or num_emitted < 0:
+        return {}
+    return {
+        "num_rounds": int(num_rounds),
+        "num_proposals": int(grown.get(SPEC + "drafts", 0.0)),
+        "num_emitted": int(num_emitted),
+        "acceptance_length": num_emitted / num_rounds,
+    }
+
+
+def _spec(grown: Counters) -> dict[str, Any]:
+    """vLLM's own formulas: a rate in percent, and the length with the bonus token. Of proposals
+    alone: rounds without drafts are in none of them."""
     num_drafts = grown.get(SPEC + "drafts", 0.0)
     num_tokens = grown.get(SPEC + "draft_tokens", 0.0)
     num_accepted = grown.get(SPEC + "accepted_tokens", 0.0)

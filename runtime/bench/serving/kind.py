@@ -32,7 +32,11 @@ FORMULAS = {
     "TPOT": "(milliseconds to the answer's last piece or end - TTFT) / (its tokens - 1)",
     "ITL": "milliseconds between two pieces of text; tokens of one round come in one piece",
     "tokens/s": "tokens of all answers / seconds from the first request to the last answer",
-    "acceptance": "1 + accepted drafted tokens / proposals, of the server's own counters",
+    "tokens/round": "tokens emitted / rounds of all texts, with drafts or without, as the server "
+    "counts them",
+    "accepted/proposal + 1": "1 + accepted drafted tokens / proposals, as the server counts them; "
+    "its rounds without a proposal are not in it, since it does not tell them",
+    "proposals": "rounds that had drafted tokens to verify, as the server counts them",
     "cached": "prompt tokens that the server had read before, of all",
 }
 

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 from runtime.bench.serving.faults import Fault
 from runtime.bench.serving.figures import Run
+from runtime.bench.serving.kind import FORMULAS
 from runtime.cli.report import number, table
 
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
 SHOWN = (50, 90, 99)
+OF_ROUNDS = {
+    "tokens/round": ("acceptance_length", 2),
+    "rounds": ("num_rounds", 0),
+    "proposals": ("num_proposals", 0),
+}
+"""Columns: the key of a run and its digits; of a server that tells its rounds."""
+OF_PROPOSALS = {
+    "accepted/proposal + 1": ("spec_decode_acceptance_length", 2),
+    "proposals": ("spec_decode_num_drafts", 0),
+}
+"""Of one that tells its proposals alone: few of them say little of its speed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +50,21 @@ class ServingFigures:
             text += f"failed: {error}\n"
         return text
 
+    @property
+    def explains(self) -> Set[str]:
+        """See ``runtime.bench.kind.Explained``."""
+        others = set(FORMULAS) - {name for columns in (OF_ROUNDS, OF_PROPOSALS) for name in columns}
+        return others | set(self._of_drafts())
+
+    def _of_drafts(self) -> Mapping[str, tuple[str, int]]:
+        """The columns that this server's counts suffice for."""
+        for columns in (OF_ROUNDS, OF_PROPOSALS):
+            if any(key in run.keys for run in self.runs for key, _ in columns.values()):
+                return columns
+        return {}
+
     def _rates(self) -> str:
+        of_drafts = self._of_drafts()
         headers = (
             "load",
             "done",
@@ -45,7 +72,7 @@ class ServingFigures:
             "seconds",
             "requests/s",
             "tokens/s",
-            "acceptance",
+            *of_drafts,
             "cached",
         )
         rows = [
@@ -56,7 +83,7 @@ class ServingFigures:
                 number(run["duration"], 1),
                 number(run["request_throughput"], 2),
                 number(run["output_throughput"], 1),
-                number(run.keys.get("spec_decode_acceptance_length"), 2),
+                *(number(run.keys.get(key), digits) for key, digits in of_drafts.values()),
                 f"{run['total_cached_tokens']} of {run['total_input_tokens']}",
             )
             for run in self.runs

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from runtime.cli.entry import main
 from runtime.device.cores import available_cores
+from runtime.llm import LLM
 from runtime.spec.outcome_log import read_log
 from tests.helpers.tiny_bundle import tiny_bundle
 
@@ -171,6 +174,41 @@ def test_outcomes_are_logged_and_replayed(
     assert found["runs"][0]["batch"] == 2
     assert main(["bench", "--replay", str(path), *times, "--quiet"]) == 0
     assert "(luck decides: 50 rounds, 400 tell more)" in capsys.readouterr().out
+
+
+@two_cores
+@pytest.mark.parametrize(
+    ("number", "word", "code"),
+    [(signal.SIGINT, "interrupted", 130), (signal.SIGTERM, "terminated", 143)],
+)
+def test_a_signal_keeps_the_outcomes_of_the_answers_so_far(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: signal.Signals,
+    word: str,
+    code: int,
+) -> None:
+    """``timeout`` and ctrl-C in the last of many prompts left no file."""
+    generate, asked = LLM.generate, []
+
+    def answer(llm: LLM, *arguments: Any, **named: Any) -> Any:
+        asked.append(llm)
+        if len(asked) == 2:
+            signal.raise_signal(number)
+        return generate(llm, *arguments, **named)
+
+    monkeypatch.setattr(LLM, "generate", answer)
+    prompts, path = tmp_path / "prompts.txt", tmp_path / "outcomes.jsonl"
+    prompts.write_text("the cat\nsat on\nthe mat\n")
+    options = ["--bundle", str(tiny_bundle(tied=False).path), "--prompts", str(prompts)]
+    options += ["--max-tokens", "12", "--log-outcomes", str(path)]
+    assert main(["bench", *options]) == code
+    out, err = capsys.readouterr()
+    assert err.endswith(f"\n{word}; the outcomes of 1 of 3 prompts are in {path}\n")
+    assert f" of 1 texts (of 3: {word})" in out
+    assert {found.text for found in read_log(path).rounds} == {0}
+    assert sorted(tmp_path.iterdir()) == [path, prompts]
 
 
 def test_prompts_are_not_replaced_by_their_outcomes(capsys, tmp_path: Path) -> None:

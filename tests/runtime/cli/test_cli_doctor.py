@@ -10,7 +10,11 @@ import pytest
 
 from runtime.cli import doctor as command
 from runtime.cli.entry import main
-from runtime.doctor import Gpu, Nvidia, examine
+from runtime.doctor import Gpu, Nvidia, Package, examine
+from runtime.doctor.backends import backends
+from runtime.doctor.packages import REQUIREMENTS
+
+RTX = "tensorrt-rtx-cu13"
 
 
 def test_text_names_backends_and_packages(capsys: pytest.CaptureFixture[str]) -> None:
@@ -19,7 +23,7 @@ def test_text_names_backends_and_packages(capsys: pytest.CaptureFixture[str]) ->
     lines = [" ".join(line.split()) for line in out.splitlines()]
     assert "backend can build can run" in lines
     assert any(line.startswith("tensorrt-rtx ") and line.endswith(" no") for line in lines)
-    assert any(line.startswith("tensorrt-rtx: ") for line in lines)
+    assert any(line.startswith("tensorrt-rtx cannot ") for line in lines)
     assert any(line.startswith("cpu ") for line in lines)
     assert any(line.startswith("tokenizers ") for line in lines)
     assert err == ""
@@ -35,7 +39,10 @@ def test_json_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
         "tensorrt-rtx",
         "tensorrt",
     ]
-    assert set(record["backends"][0]) == {"name", "can_build", "can_run", "why_not", "install"}
+    assert set(record["backends"][0]) == {
+        "name", "can_build", "can_run", "why_not_build", "why_not_run",
+        "install_to_build", "install_to_run",
+    }  # fmt: skip
 
 
 def test_nothing_installed_is_told_what_to_install(
@@ -47,12 +54,39 @@ def test_nothing_installed_is_told_what_to_install(
     monkeypatch.setattr(importlib.metadata, "version", version)
     assert main(["doctor"]) == 0
     out = capsys.readouterr().out
-    lines = [line for line in out.splitlines() if line.startswith("onnxruntime: ")]
-    [line] = lines
-    assert line.startswith("onnxruntime: not installed: ")
-    assert ", tokenizers" in line
-    assert line.endswith("(pip install 'ssd-trt[export,cpu]')")
+    lines = [line for line in out.splitlines() if line.startswith("onnxruntime cannot ")]
+    to_build, to_run = lines
+    assert to_build.startswith("onnxruntime cannot build: not installed: onnx, ")
+    assert to_build.endswith("(pip install 'ssd-trt[export]')")
+    assert to_run.startswith("onnxruntime cannot run: not installed: onnxruntime, tokenizers")
+    assert to_run.endswith("(pip install 'ssd-trt[cpu]')")
     assert "chat prompts need jinja2" in out
+
+
+@pytest.mark.parametrize("has_compiler", [False, True])
+def test_each_of_building_and_running_has_its_own_reason(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], has_compiler: bool
+) -> None:
+    """On a machine without a GPU, with TensorRT-RTX and without."""
+    problem = None if has_compiler else "not installed"
+    there = [
+        Package(each.name, "1.0", each.extra, problem if each.name == RTX else None)
+        for each in REQUIREMENTS
+    ]
+    found = backends(tuple(there), has_gpu=False)
+    checkup = dataclasses.replace(examine(), backends=found)
+    monkeypatch.setattr(command, "examine", lambda: checkup)
+    assert main(["doctor"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    reasons = [line for line in lines if line.startswith("tensorrt-rtx cannot ")]
+    if has_compiler:
+        assert reasons == ["tensorrt-rtx cannot run: no GPU is usable here"]
+    else:
+        missing = "not installed: tensorrt-rtx-cu13 (pip install 'ssd-trt[rtx]')"
+        assert reasons == [
+            f"tensorrt-rtx cannot build: {missing}",
+            f"tensorrt-rtx cannot run: {missing}; no GPU is usable here",
+        ]
 
 
 def test_a_hidden_gpu_is_shown_as_hidden(

@@ -16,21 +16,27 @@ from hypothesis import strategies as st
 from engines.errors import UsageError
 from runtime.bench.serving import faults
 from runtime.bench.serving.client import Ask, Outcome, Reading, ask, lines_of
+from runtime.bench.serving.command import counters
 from runtime.bench.serving.figures import (
+    Run,
     counters_of,
     details_of,
     figures_of,
     most_in_a_second,
     percentile,
+    rounds_of,
 )
 from runtime.bench.serving.load import Level, Ran, arrivals
 from runtime.bench.serving.prompts import prompts_of
 from runtime.bench.serving.report import ServingFigures
 from runtime.cli.entry import main
+from runtime.spec.fallback import ProposalKind
+from runtime.spec.plan import RoundReport, RowReport
 from tests.runtime.serve.fake_engines import ANSWER
 from tests.runtime.serve.house import House
 
 ABOUT = Ask("fake", max_tokens=20)
+SAMPLE = 'vllm:spec_decode_num_drafts_total{engine="0",model_name="m"} 3.0\n'
 DONE = Outcome(
     0.5,
     1.0,
@@ -102,6 +108,76 @@ def test_figures_have_the_keys_of_vllms_benchmark() -> None:
     }  # fmt: skip
 
 
+def test_tokens_a_round_are_over_all_rounds_and_one_lucky_proposal_is_not_all_of_them() -> None:
+    """One proposal whose 2 tokens were accepted, among 99 plain rounds, was shown as 3.00."""
+
+    async def run() -> Run:
+        house = House()
+        plain = RowReport(0, ProposalKind.NONE, 0, 0, None, num_emitted=1)
+        lucky = RowReport(1, ProposalKind.JIT, 2, 2, False, num_emitted=3)
+        async with house.client() as client:
+            house.rounds(RoundReport(1, (lucky,)))  # before: not of this level
+            before = await counters(client)
+            for number in range(2, 35):
+                house.rounds(RoundReport(number, (plain, plain, plain)))
+            house.rounds(RoundReport(35, (lucky,)))
+            after = await counters(client)
+        return figures_of(Level(concurrency=4), Ran((DONE,), 1.0, 1), before, after)
+
+    run_of_house = asyncio.run(run())
+    assert run_of_house["spec_decode_acceptance_length"] == 3.0, "vLLM's name has vLLM's meaning"
+    assert (run_of_house["num_rounds"], run_of_house["num_emitted"]) == (100, 102)
+    assert run_of_house["acceptance_length"] == 1.02
+    shown = ServingFigures("a load", "fake", (run_of_house,), (), ())
+    lines = [" ".join(line.split()) for line in shown.as_text().splitlines()]
+    assert any(line.endswith(" tokens/round rounds proposals cached") for line in lines)
+    assert any(line.endswith(" 1.02 100 1 0 of 7") for line in lines)
+    assert {"tokens/round", "proposals", "TTFT"} <= shown.explains
+    assert "accepted/proposal + 1" not in shown.explains
+
+
+def test_a_server_that_tells_only_its_proposals_is_shown_with_their_number() -> None:
+    """vLLM does not say how many rounds had none: its figure is not that of all rounds."""
+    after = {
+        "vllm:spec_decode_num_drafts": 1.0,
+        "vllm:spec_decode_num_draft_tokens": 2.0,
+        "vllm:spec_decode_num_accepted_tokens": 2.0,
+    }
+    run = figures_of(Level(concurrency=4), Ran((DONE,), 1.0, 1), {}, after)
+    assert "acceptance_length" not in run.keys
+    shown = ServingFigures("a load", "fake", (run,), (), ())
+    text = shown.as_text()
+    assert "accepted/proposal + 1  proposals" in text
+    assert "tokens/round" not in text
+    assert {"accepted/proposal + 1", "proposals"} <= shown.explains
+    assert "tokens/round" not in shown.explains
+
+
+@pytest.mark.parametrize("stats", [None, [], {}, {"proposals": {"jit": 1}}, {"num_emitted": 3}])
+def test_stats_of_another_kind_of_server_are_none(stats: object) -> None:
+    assert rounds_of(stats) == {}
+
+
+def test_a_server_that_began_anew_meanwhile_has_no_figure_of_rounds() -> None:
+    before = rounds_of({"proposals": {"none": 9}, "num_emitted": 9})
+    after = rounds_of({"proposals": {"none": 12}, "num_emitted": 3})
+    run = figures_of(Level(concurrency=1), Ran((DONE,), 1.0, 1), before, after)
+    assert "acceptance_length" not in run.keys
+
+
+def test_a_page_that_is_no_json_leaves_the_other_counters() -> None:
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        is_stats = request.url.path == "/stats"
+        return httpx2.Response(200, text="<html>" if is_stats else SAMPLE)
+
+    async def run() -> dict[str, float]:
+        transport = httpx2.MockTransport(answer)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://server") as client:
+            return await counters(client)
+
+    assert asyncio.run(run()) == {"vllm:spec_decode_num_drafts": 3.0}
+
+
 def test_a_run_in_which_all_failed_has_figures_too() -> None:
     failed = Outcome(0.0, 0.1, error="refused")
     run = figures_of(Level(request_rate=1.0), Ran((failed,), 1.0, 1), {}, {})
@@ -118,8 +194,7 @@ def test_tokens_are_counted_in_the_second_they_came_in() -> None:
 
 def test_counters_of_several_engines_add_up_and_others_are_left_out() -> None:
     text = (
-        'vllm:spec_decode_num_drafts_total{engine="0",model_name="m"} 3.0\n'
-        'vllm:spec_decode_num_drafts_total{engine="1",model_name="m"} 4.0\n'
+        SAMPLE + 'vllm:spec_decode_num_drafts_total{engine="1",model_name="m"} 4.0\n'
         'vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="1"} 2.0\n'
         'vllm:prompt_tokens_total{model_name="m"} 9.0\n'
     )
