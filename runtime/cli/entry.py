@@ -2,7 +2,7 @@
 
 0 done; 1 compare found a difference, or doctor a bundle that cannot run here; 2 error (one line on
 stderr); 130 ctrl-C, after the model was closed; 141 nobody reads standard output any more
-(``| head -1``).
+(``| head -1``); 143 SIGTERM, of a command that keeps what it has (``bench --log-outcomes``).
 """
 
 from __future__ import annotations
