@@ -44,6 +44,7 @@ PICTURES = {
 SKIPPED = {
     "make demo": "fetches 98 MB; the commands behind it run here one by one",
     ". .venv/bin/activate": "the environment is the one that runs the tests",
+    "pip install --editable '.[grammar]'": "the environment that runs the tests has it",
     "python -m export distill": "trains for an hour; tests/export/distill trains for seconds",
 }
 """Commands that do not run here, by how they begin."""

@@ -19,7 +19,8 @@ SERVE = "python -m runtime serve "
 
 def test_the_server_answers_what_the_readme_asks_it(tmp_path: Path) -> None:
     place = workspace(tmp_path, {"demo": tiny_bundle().path})
-    first, *others = COMMANDS
+    install, first, *others = COMMANDS
+    assert install.startswith("pip install ")  # which this environment has behind it
     assert first.startswith(SERVE)
     given = first.removeprefix(SERVE).replace("engines/", str(place / "engines") + "/").split()
     with server_of([*given, "--mode", "sd"]) as server:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import random
 import threading
 from functools import cache
@@ -88,6 +89,7 @@ BUNDLES = {"agreeing": agreeing_bundle, "strange": tiny_bundle}
 
 def require_freed(cuda: FakeCuda) -> None:
     """After everything that used the GPUs is gone."""
+    gc.collect()  # an engine's error leads to its streams, by its traceback
     for thread in threading.enumerate():
         if thread.name.startswith("stream cuda"):
             thread.join(30.0)
