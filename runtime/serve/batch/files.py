@@ -138,9 +138,8 @@ class Answers:
 
     def __init__(self, path: Path, asked: list[Asked]) -> None:
         """Raises UsageError where the folder cannot be written to, or ``path`` exists."""
-        if path.exists():
-            raise UsageError(f"{path} exists; name another file, or remove it first")
         self.path = path
+        self._require_free()
         self.partial = path.with_name(path.name + PARTIAL)
         self._asked = asked
         self._digests = {each.custom_id: each.digest for each in asked}
@@ -153,6 +152,12 @@ class Answers:
         except OSError:
             self._file.close()
             raise UsageError(f"another run writes {self.partial}; let it end first") from None
+        try:
+            self._require_free()
+        except UsageError:  # a run that ended since we looked, and took its own partial file away
+            self.partial.unlink(missing_ok=True)
+            self._file.close()
+            raise
         self._file.seek(0)
         before = self._file.read()
         self._lines = dict(self._known(before))
@@ -178,7 +183,6 @@ class Answers:
 
     def finish(self) -> None:
         """All are there: write them in order, and take the partial file away."""
-        self._file.close()
         ordered = self.partial.with_name(self.partial.name + ".ordered")
         with ordered.open("w", encoding="utf-8") as file:
             for each in self._asked:
@@ -187,6 +191,11 @@ class Answers:
             os.fsync(file.fileno())
         ordered.replace(self.path)
         self.partial.unlink()
+        self._file.close()  # last: with it goes the lock
+
+    def _require_free(self) -> None:
+        if self.path.exists():
+            raise UsageError(f"{self.path} exists; name another file, or remove it first")
 
     def close(self) -> None:
         """Leave what there is for the next run. Idempotent."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 
@@ -127,6 +128,27 @@ def test_a_file_that_exists_is_not_overwritten(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="exists"):
         Answers(path, asked_of("a"))
     assert path.read_text() == "precious"
+
+
+def test_a_run_that_ends_while_another_begins_keeps_its_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one found the partial file gone or empty, asked all again, and replaced them."""
+    path = tmp_path / "out.jsonl"
+    first = Answers(path, asked_of("a"))
+    lock = fcntl.flock
+
+    def end_first(file: TextIO, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", lock)
+        first.add(answer("a"))
+        first.finish()
+        lock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", end_first)
+    with pytest.raises(UsageError, match="exists; name another file"):
+        Answers(path, asked_of("a"))
+    assert json.loads(path.read_text())["custom_id"] == "a"
+    assert [each.name for each in tmp_path.iterdir()] == ["out.jsonl"]
 
 
 def test_two_runs_do_not_write_one_file(tmp_path: Path) -> None:
