@@ -36,8 +36,7 @@ LIMIT_VARIABLE = "SSD_TRT_CACHE_GB"
 _NAME = re.compile(r"([0-9a-f]{64})\.engine")
 _UNFINISHED = ".unfinished"
 _LONGEST_HEADER = 1 << 16
-_TICK_NS = 1000
-"""Between two uses, so that their order survives in a float of seconds."""
+_TICK_NS = 1000  # between two uses, so that their order survives in a float of seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 import subprocess
 import sys
 import sysconfig
@@ -21,6 +19,7 @@ from runtime.cli.entry import main
 from runtime.embed import ABI_VERSION
 from runtime.embed import build as building
 from runtime.embed.build import build, c_string, own_version
+from tests.helpers.killed import kill_itself
 
 
 def test_only_the_functions_of_the_header_are_visible(library: Path) -> None:
@@ -184,15 +183,7 @@ def test_what_a_killed_run_has_left_is_gone_after_the_next(
         "build._compile = lambda *_: os.kill(os.getpid(), signal.SIGKILL);"
         "build.build(Path(sys.argv[1]))"
     )
-    killed = subprocess.run(
-        [sys.executable, "-c", is_killed, str(out)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    kill_itself(is_killed, out)
     assert any(out.iterdir())
     monkeypatch.setattr(building, "_compile", lambda *_: None)
     build(out)

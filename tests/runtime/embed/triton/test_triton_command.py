@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +14,7 @@ from engines.bundle import open_bundle
 from runtime.cli.entry import main
 from runtime.embed.staging import staged
 from runtime.embed.triton.repository import MODEL
+from tests.helpers.killed import kill_itself
 from tests.helpers.tiny_bundle import tiny_bundle
 from tests.helpers.triton_config import read_config
 
@@ -226,15 +224,7 @@ def test_what_a_killed_run_has_left_is_gone_after_the_next(run: Run, tmp_path: P
     )
     models, bundle = tmp_path / "models", tiny_bundle(max_batch=3).path
     command = ["embed", "--triton", models, "--bundle", bundle, "--model-name", "tiny"]
-    killed = subprocess.run(
-        [sys.executable, "-c", main_ends, *map(str, command)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    kill_itself(main_ends, *command)
     assert any(models.iterdir())
     assert run()[0] == 0
     assert os.listdir(models) == ["tiny"]
