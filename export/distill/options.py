@@ -130,6 +130,10 @@ def check(options: Options) -> None:
         raise UsageError(
             f"--answer-tokens must be 1 to {MAX_LEN - 1}, found {options.answer_tokens}"
         )
+    if options.answer_tokens != ANSWER_TOKENS and options.prompts is None:
+        raise UsageError("--answer-tokens is of answers to --prompts: give a file, or leave it out")
+    if options.greedy_share != GREEDY_SHARE and options.writing_minutes == 0:
+        raise UsageError("--greedy is of text that the target writes: give --write-minutes")
     if not 0.0 <= options.greedy_share <= 1.0:
         raise UsageError(f"--greedy must be 0 to 1, found {options.greedy_share:g}")
     if not 1 <= options.num_threads <= MAX_THREADS:

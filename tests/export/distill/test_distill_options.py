@@ -43,6 +43,8 @@ def test_missing_torch_names_the_extra(tmp_path: Path, monkeypatch: pytest.Monke
         (("--prompts", "none.txt"), "--prompts none.txt"),
         (("--answer-tokens", "0"), "--answer-tokens must be 1 to 1023"),
         (("--answer-tokens", "1024"), "--answer-tokens must be 1 to 1023"),
+        (("--answer-tokens", "64"), "--answer-tokens is of answers to --prompts"),
+        (("--greedy", "0.9", "--data", "text.npz"), "--greedy is of text that the target writes"),
         (("--greedy", "1.5"), "--greedy must be 0 to 1"),
         (("--greedy", "nan"), "--greedy must be 0 to 1"),
         (("--threads", "0"), "--threads"),
