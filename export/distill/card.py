@@ -22,6 +22,8 @@ def _head(name: str, spec: ModelSpec, facts: Facts) -> str:
     start = f"started from the target's layers {layers} (counted from 0)"
     if facts.start is not None:
         start = f"trained further from the draft {facts.start}"
+        if facts.start_layers != spec.num_layers:
+            start += f", which had {facts.start_layers}"
     wide = facts.target_spec.hidden_size
     width = (
         f"of the target's width ({wide})"

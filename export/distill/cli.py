@@ -34,9 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option(
         "--layers",
         type=int,
-        default=DEFAULT_LAYERS,
         metavar="N",
-        help=f"layers, taken from both ends of the target (default {DEFAULT_LAYERS})",
+        help=f"layers, taken from both ends of the target (default {DEFAULT_LAYERS}); with "
+        "--start-from it grows to so many, and the added ones begin as nothing",
     )
     option(
         "--from-layers",

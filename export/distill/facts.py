@@ -49,6 +49,7 @@ class Facts:
     figures: Figures  # on held-out text
     command: str
     start: str | None = None  # the earlier draft that it was trained further from
+    start_layers: int = 0  # that this one had
     evaluated_on: str | None = None
     evaluation: Mapping[str, Acceptance] | None = None
 

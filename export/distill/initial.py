@@ -68,17 +68,19 @@ def earlier_draft(
     target: Llama,
     fingerprint: str,
     ids: npt.NDArray[np.int64] | None = None,
+    num_layers: int | None = None,
 ) -> tuple[Llama, npt.NDArray[np.int64]]:
     """A draft that was trained for this target, of that ``fingerprint``, to go on from, and the
     target ids that it proposes, [V'].
 
     With ``ids`` it proposes those from now on, in place of its own; the head rows of ids that are
-    new to it are the target's, or zeros in a draft of another width. float32; trainable. Raises
-    UsageError for any other model.
+    new to it are the target's, or zeros in a draft of another width. With ``num_layers`` it grows
+    to so many (``_grown``). float32; trainable. Raises UsageError for any other model, and for one
+    that has more layers.
     """
     import torch
 
-    require_draft_of(start, fingerprint)
+    require_draft_of(start, fingerprint, num_layers)
     weights = {
         name: torch.from_numpy(start.tensor(name)).to(target.device)
         for name in start.tensor_names()
@@ -88,6 +90,9 @@ def earlier_draft(
     found = start.draft_map()
     own = (np.arange(start.spec.vocab_size) if found is None else found).astype(np.int64)
     spec = start.spec
+    if num_layers is not None and num_layers > spec.num_layers:
+        weights = _grown(weights, spec.num_layers, num_layers)
+        spec = replace(spec, num_layers=num_layers)
     if ids is None and (spec.tied_embeddings or spec.draft_vocab_size is None):
         ids = own  # all of the target's: from now on with a head and a map, as every draft has
     if ids is not None:
@@ -95,6 +100,22 @@ def earlier_draft(
         weights[HEAD] = _head_rows(ids, own, head, target)
         spec = replace(spec, tied_embeddings=False, draft_vocab_size=len(ids))
     return _made_trainable(Llama(spec, weights)), own if ids is None else ids
+
+
+def _grown(weights: dict[str, Tensor], num_layers: int, wanted: int) -> dict[str, Tensor]:
+    """The weights with layers added below the last, which says the same as before at first: an
+    added layer reads as the last one does and writes zeros."""
+    last = f"model.layers.{num_layers - 1}."
+    grown = {name: tensor for name, tensor in weights.items() if not name.startswith(last)}
+    for name, tensor in weights.items():
+        if not name.startswith(last):
+            continue
+        part = name.removeprefix(last)
+        writes = part.rpartition(".")[0] in WRITERS
+        for layer in range(num_layers - 1, wanted - 1):
+            grown[f"model.layers.{layer}.{part}"] = tensor * 0 if writes else tensor.clone()
+        grown[f"model.layers.{wanted - 1}.{part}"] = tensor
+    return grown
 
 
 def _head_rows(
@@ -112,8 +133,9 @@ def _head_rows(
     return rows
 
 
-def require_draft_of(start: Checkpoint, fingerprint: str) -> None:
-    """Raise UsageError unless the checkpoint is a draft that was trained for that target."""
+def require_draft_of(start: Checkpoint, fingerprint: str, num_layers: int | None) -> None:
+    """Raise UsageError unless the checkpoint is a draft that was trained for that target, and has
+    no more than ``num_layers``."""
     try:
         config = json.loads((start.path / "config.json").read_text(encoding="utf-8"))
         origin = config["target"]["fingerprint"]
@@ -126,6 +148,11 @@ def require_draft_of(start: Checkpoint, fingerprint: str) -> None:
         raise UsageError(
             f"--start-from {start.name} was trained for {config['target'].get('name')}, whose "
             "files differ from --target's; train a new draft for this one"
+        )
+    if num_layers is not None and num_layers < start.spec.num_layers:
+        raise UsageError(
+            f"--layers {num_layers}: the draft {start.name} has {start.spec.num_layers}, and can "
+            "only grow; name more, or leave it out"
         )
 
 

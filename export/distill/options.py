@@ -36,8 +36,8 @@ class Options:
     write_minutes: float | None = None  # that the target writes
     soft: bool = True
     layers: tuple[int, ...] = ()  # of the target; () = num_layers of them from both ends
-    num_layers: int = DEFAULT_LAYERS
-    start: str | None = None  # an earlier draft to go on from, with its layers and width
+    num_layers: int | None = None  # None = DEFAULT_LAYERS, or those of the draft it goes on from
+    start: str | None = None  # an earlier draft to go on from, with its width
     width: int | None = None
     draft_vocab_size: int | None = None
     device: str = "cpu"
@@ -66,7 +66,9 @@ class Options:
 
     def layers_for(self, spec: ModelSpec) -> tuple[int, ...]:
         """The target's layers that the draft starts from."""
-        return self.layers or tuple(source_layers(self.num_layers, spec.num_layers))
+        return self.layers or tuple(
+            source_layers(self.num_layers or DEFAULT_LAYERS, spec.num_layers)
+        )
 
     def vocab_for(self, spec: ModelSpec) -> int:
         """The draft's output vocabulary: as asked for, or DEFAULT_VOCAB where the target has it."""
@@ -79,6 +81,7 @@ class Options:
         words += ["--out", shlex.quote(self.out.name)]
         if self.start is not None:
             words += ["--start-from", shlex.quote(_last_name(self.start))]
+            words += [] if self.num_layers is None else ["--layers", str(self.num_layers)]
         else:
             words += ["--from-layers", *map(str, self.layers_for(spec))]
         if self.start is None or self.draft_vocab_size is not None:
@@ -140,13 +143,12 @@ def check(options: Options) -> None:
         raise UsageError(f"--threads must be 1 to {MAX_THREADS}, found {options.num_threads}")
     if not 0 <= options.seed < 1 << 63:
         raise UsageError(f"--seed must be 0 to 2^63 - 1, found {options.seed}")
-    if options.num_layers < 1:
+    if options.num_layers is not None and options.num_layers < 1:
         raise UsageError(f"--layers must be 1 or more, found {options.num_layers}")
-    is_shaped = options.layers or options.width
-    if options.start is not None and (is_shaped or options.num_layers != DEFAULT_LAYERS):
+    if options.start is not None and (options.layers or options.width):
         raise UsageError(
-            "--start-from goes on with a draft as it is: leave out --layers, --from-layers and "
-            "--width"
+            "--start-from goes on with a draft as it is, with more --layers at most: leave out "
+            "--from-layers and --width"
         )
     artefact.check_output(options.out)
 
@@ -155,10 +157,10 @@ def check_against(options: Options, spec: ModelSpec) -> None:
     """Raise UsageError for a draft that this target cannot give its layers or ids to."""
     if spec.draft_vocab_size is not None:
         raise UsageError(f"--target {options.target} is a draft itself; name the model it is for")
-    if not options.layers and options.num_layers > spec.num_layers:
+    wanted = options.num_layers or (0 if options.start is not None else DEFAULT_LAYERS)
+    if not options.layers and wanted > spec.num_layers:
         raise UsageError(
-            f"--layers must be 1 to {spec.num_layers} (the target's layers), "
-            f"found {options.num_layers}"
+            f"--layers must be 1 to {spec.num_layers} (the target's layers), found {wanted}"
         )
     for layer in options.layers:
         if not 0 <= layer < spec.num_layers:

@@ -45,7 +45,7 @@ def distill(options: Options, checkpoint: Checkpoint, report: Report) -> Facts:
     device.check(options.device)
     start = None if options.start is None else open_checkpoint(resolve(options.start))
     if start is not None:
-        require_draft_of(start, checkpoint.fingerprint())
+        require_draft_of(start, checkpoint.fingerprint(), options.num_layers)
     source = Source(options, checkpoint, report)
     source.check()
     with source.work.alone():
@@ -87,6 +87,7 @@ def _distilled(source: Source, start: Checkpoint | None) -> Facts:
         figures=measure(draft, held_out, ids),
         command=options.command(spec),
         start=None if start is None else start.name,
+        start_layers=0 if start is None else start.spec.num_layers,
         evaluated_on=None if options.evaluate is None else options.evaluate.name,
         evaluation=evaluate(draft, ids, source.questions, answers),
     )
@@ -121,7 +122,7 @@ def _start(
     if start is not None:
         wanted = options.draft_vocab_size
         ids = None if wanted is None else choose_ids(training, spec.vocab_size, wanted, always=end)
-        draft, ids = earlier_draft(start, target, checkpoint.fingerprint(), ids)
+        draft, ids = earlier_draft(start, target, checkpoint.fingerprint(), ids, options.num_layers)
     else:
         ids = choose_ids(training, spec.vocab_size, options.vocab_for(spec), always=end)
         draft = initial_draft(target, layers, ids)

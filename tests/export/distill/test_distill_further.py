@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -12,8 +13,11 @@ import pytest
 
 from engines.errors import UsageError
 from export.checkpoint.api import open_checkpoint
+from export.checkpoint.spec import ModelSpec
+from export.checkpoint.weights import EMBEDDING
 from export.distill import cli, pipeline
 from export.distill.corpus import Sample
+from export.distill.llama import Llama
 from export.distill.train import Trainer
 from tests.export.distill.sample_files import write_npz
 from tests.helpers.checkpoints import make_llama
@@ -136,7 +140,50 @@ def test_a_draft_of_another_target_is_refused_before_training(tmp_path: Path) ->
     assert not (tmp_path / "second").exists()
 
 
-@pytest.mark.parametrize("option", [("--width", "32"), ("--from-layers", "1"), ("--layers", "1")])
+def test_a_draft_that_grows_says_at_first_what_it_said_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Layers that began as anything else would throw away what the first run has learnt."""
+    import torch
+
+    pair = Pair(tmp_path, "--from-layers", "0", "2")
+    begun: list[dict[str, np.ndarray]] = []
+    monkeypatch.setattr(Watched, "begun", begun)
+    monkeypatch.setattr(pipeline, "Trainer", Watched)
+    options = ("--start-from", str(pair.draft), "--layers", "3")
+    found = open_checkpoint(pair.train("second", 1, *options))
+    first, target = open_checkpoint(pair.draft), open_checkpoint(pair.target)
+    text = torch.tensor([[5, 40, 42, 44, 46]])
+
+    def said(spec: ModelSpec, weights: dict[str, np.ndarray]) -> np.ndarray:
+        tensors = {name: torch.from_numpy(weight) for name, weight in weights.items()}
+        tensors[EMBEDDING] = torch.from_numpy(target.tensor(EMBEDDING))
+        llama = Llama(spec, tensors)
+        return llama.logits(llama.hidden(text)).numpy()
+
+    before = said(first.spec, {name: first.tensor(name) for name in first.tensor_names()})
+    assert found.spec == replace(first.spec, num_layers=3)
+    np.testing.assert_array_equal(said(found.spec, begun[0]), before)
+    for part in ("self_attn.o_proj", "mlp.down_proj", "mlp.gate_proj", "self_attn.q_proj"):
+        name = f"model.layers.1.{part}.weight"  # the added one, which has learnt since
+        assert not np.array_equal(found.tensor(name), begun[0][name].astype(np.float16)), name
+    card = (tmp_path / "second" / "README.md").read_text()
+    assert "- 3 layers of the target's width (64), trained further from the draft first, " in card
+    assert "which had 2." in card
+    assert "--start-from first --layers 3 --seed 0" in card
+
+
+def test_a_draft_does_not_shrink(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, "--from-layers", "0", "2")
+    with pytest.raises(UsageError, match="--layers 1: the draft first has 2, and can only grow"):
+        pair.train("second", 1, "--start-from", str(pair.draft), "--layers", "1")
+    with pytest.raises(UsageError, match=r"--layers must be 1 to 3 \(the target's layers\)"):
+        pair.train("second", 1, "--start-from", str(pair.draft), "--layers", "4")
+    assert not (tmp_path / "second").exists()
+    assert not (tmp_path / "second.work").exists()
+
+
+@pytest.mark.parametrize("option", [("--width", "32"), ("--from-layers", "1")])
 def test_the_earlier_drafts_shape_is_not_to_be_changed(
     option: tuple[str, str], tmp_path: Path
 ) -> None:
