@@ -16,7 +16,11 @@ from engines.errors import UsageError
 # Batches whose sequences are sorted by length together: little padding, little bias.
 SORT_WINDOW = 64
 
-_UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError, NotImplementedError)
+UNREADABLE = (
+    *(OSError, ValueError, KeyError, TypeError, EOFError, NotImplementedError),
+    *(zipfile.BadZipFile, zlib.error),
+)
+"""What reading an array of a file raises that is no npz archive, or a damaged one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +133,7 @@ def _load_file(path: Path, vocab_size: int) -> list[Sample]:
             )
     except FileNotFoundError:
         raise UsageError(f"--data {path}: no such file") from None
-    except (*_UNREADABLE, zipfile.BadZipFile, zlib.error) as error:
+    except UNREADABLE as error:
         raise UsageError(
             f"--data {path}: expected an npz archive with the arrays ids, lens, answer_start and "
             f"temperature, found: {' '.join(str(error).split())}"

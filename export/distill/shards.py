@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from engines.errors import UsageError
 from export.disk import sync
-from export.distill.corpus import Sample, load
+from export.distill.corpus import UNREADABLE, Sample, load
 
 _DIGEST_LEN = 16
 
@@ -75,7 +77,8 @@ def names(folder: Path, prefix: str) -> list[str]:
 
 
 def notes(folder: Path, name: str) -> Notes:
-    with np.load(folder / f"{name}.npz", allow_pickle=False) as archive:
+    """Raises UsageError if damaged."""
+    with _opened(folder / f"{name}.npz") as archive:
         # Older shards name the prompts by their places in a file that may be another by now.
         answered = archive["answered"].tolist() if "answered" in archive else ()
         return Notes(float(archive["seconds"]), tuple(answered))
@@ -90,12 +93,22 @@ def read(folder: Path, shard_names: Sequence[str], vocab_size: int) -> Iterator[
         if states is None:
             yield from samples
             continue
-        with np.load(path, allow_pickle=False) as archive:
+        with _opened(path) as archive:
             known = archive["known"].tolist()
         end = 0
         for sample, num_known in zip(samples, known, strict=True):
             yield replace(sample, states=states[end : end + num_known])
             end += len(sample)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Mapping[str, npt.NDArray[Any]]]:
+    try:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
+            yield archive
+    except UNREADABLE as error:
+        reason = " ".join(str(error).split())
+        raise UsageError(f"{path}: damaged ({reason}); remove it and the .npy beside it") from None
 
 
 def _mapped(path: Path, num_tokens: int) -> npt.NDArray[np.float16] | None:
