@@ -108,6 +108,7 @@ def make_plan(options: BuildOptions, reporter: Reporter) -> BuildPlan:
             options.limits,
             options.backend,
             options.precision,
+            options.block,
         )
     if compiler is not None:
         _check_attention(plan, compiler)

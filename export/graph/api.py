@@ -32,7 +32,7 @@ from engines.errors import CheckpointError, UnsupportedModelError
 from engines.manifest import KvLayout, Limits
 from engines.tensors import DType, TensorSpec
 from export.checkpoint.spec import ModelSpec
-from export.graph.precision import precision_for
+from export.graph.precision import Precision, precision_for
 
 DATA_FILE = "model.onnx.data"
 
@@ -80,7 +80,14 @@ def build_graph(request: GraphRequest, progress: Progress | None = None) -> Grap
     Raises CheckpointError when the checkpoint has a tensor that the graph does not use (or lacks
     one that it needs), and UnsupportedModelError when the precision does not fit the model.
     """
-    require_fit(request.spec, request.kv, request.limits, request.backend, request.precision)
+    require_fit(
+        request.spec,
+        request.kv,
+        request.limits,
+        request.backend,
+        request.precision,
+        request.block,
+    )
     from export.graph.decoder import DecoderGraph
     from export.graph.passes import rewrite_for
 
@@ -97,14 +104,15 @@ def build_graph(request: GraphRequest, progress: Progress | None = None) -> Grap
 
 
 def require_fit(
-    spec: ModelSpec, kv: KvLayout, limits: Limits, backend: str, precision: str
+    spec: ModelSpec, kv: KvLayout, limits: Limits, backend: str, precision: str, block: int
 ) -> None:
     """Raise UnsupportedModelError for an engine that a model's configuration alone rules out.
 
     Gemma's hidden states outgrow float16, which ends at 65,504: in Gemma 3 270M they reach 103,795
     (600 random tokens, transformers in float32). For windows see ``export.graph.window``.
     """
-    computed_in = precision_for(backend, precision).activation
+    arithmetic = precision_for(backend, precision)
+    computed_in = arithmetic.activation
     if spec.family == "gemma3" and computed_in is DType.FLOAT16:
         raise UnsupportedModelError(
             f"the hidden states of Gemma 3 outgrow float16, in which {precision} engines compute; "
@@ -115,3 +123,25 @@ def require_fit(
             f"the draft's sliding window of {spec.window} positions is shorter than the "
             f"{limits.num_draft} tokens of a branch; build with --num-draft {spec.window} or less"
         )
+    if arithmetic.blocks:
+        _require_blocks(spec, arithmetic, block)
+
+
+def _require_blocks(spec: ModelSpec, arithmetic: Precision, block: int) -> None:
+    widths = {  # of what the matrices multiply
+        "hidden_size": spec.hidden_size,
+        "intermediate_size": spec.intermediate_size,
+        "num_attention_heads x head_dim": spec.num_heads * spec.head_dim,
+    }
+    fitting = [each for each in arithmetic.blocks if not any(x % each for x in widths.values())]
+    if block in fitting:
+        return
+    name, width = next((name, width) for name, width in widths.items() if width % block)
+    way_out = (
+        f"--block {fitting[0]}"
+        if fitting
+        else f"--precision fp{8 * arithmetic.activation.itemsize}"
+    )
+    raise UnsupportedModelError(
+        f"{name} is {width}, which blocks of {block} weights do not divide; build with {way_out}"
+    )

@@ -119,11 +119,6 @@ class LinearWeights:
         self._require_fit(f"{name}.weight", weight)
         inputs = weight.shape[1]
         block = self.block if coding.blocks else None
-        if block is not None and inputs % block:
-            raise UnsupportedModelError(
-                f"{name} has {inputs} inputs, which blocks of {block} do not divide; "
-                f"build with {self._way_out(inputs, coding)}"
-            )
         columns, offsets = np.ascontiguousarray(weight.T), None
         if coding.offsets:
             assert block is not None, "offsets are a block's"
@@ -162,12 +157,6 @@ class LinearWeights:
             f"{name} holds {largest:g}, {self.precision.activation.value} ends at {ends}; "
             f"build with --precision {others}"
         )
-
-    def _way_out(self, inputs: int, coding: Coding) -> str:
-        fitting = [block for block in coding.blocks if inputs % block == 0]
-        if fitting:
-            return f"--block {fitting[0]}"
-        return f"--precision fp{8 * self.precision.activation.itemsize}"
 
     def _twin(self, table: Codes, name: str) -> Codes:
         """The same bytes under another name, for a reader of its own."""
