@@ -23,7 +23,7 @@ from export.distill.measure import measure
 from export.distill.options import Options, check_against
 from export.distill.stop import held_back
 from export.distill.text import Source, kept_in, load_target
-from export.distill.train import Budget, Labels, Progress, Trainer
+from export.distill.train import FURTHER_RATE, PEAK_RATE, Budget, Labels, Progress, Trainer
 from export.distill.vocabulary import choose_ids
 from export.distill.work import Work
 from export.progress import Report, say
@@ -35,6 +35,7 @@ HELD_OUT = 0.03
 NUM_CHECKS = 25  # of held-out acceptance during a run
 CHECKED_SEQUENCES = 120
 PATIENCE = 5  # checks without a better figure that end a run
+PATIENT_SHARE = 0.5  # of a run: before it the rate is high, figures stand still, and none ends it
 SAVE_EVERY_S = 300.0
 
 
@@ -73,6 +74,7 @@ def _distilled(source: Source, start: Checkpoint | None) -> Facts:
         seed=options.seed,
         budget=Budget(seconds, options.passes),
         dtype=device.fast_dtype(options.device),
+        peak_rate=PEAK_RATE if start is None else FURTHER_RATE,
     )
     is_early = Run(options, work, trainer, held_out, ids, report).go()
     report("measuring", 0.0, "on held-out text")
@@ -211,5 +213,5 @@ class Run:
         if alpha > self._best.alpha:
             self._best = Best(alpha, 0)
             self._work.run.save_best(draft.weights)
-        else:
+        elif self._trainer.progress.share >= PATIENT_SHARE:
             self._best = Best(self._best.alpha, self._best.num_worse + 1)

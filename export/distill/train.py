@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 BATCH = 4  # 16 learned half as fast a second on one core
 PEAK_RATE = 1e-3
+FURTHER_RATE = 5e-4  # the peak for a draft that goes on: what it has learnt is to be kept
 WARM_UP = 0.02  # share of the run
 
 
@@ -116,10 +117,11 @@ class Trainer:
         seed: int,
         budget: Budget,
         dtype: dtype,
+        peak_rate: float = PEAK_RATE,
     ) -> None:
         import torch
 
-        self.draft = draft
+        self.draft, self._peak_rate = draft, peak_rate
         self.progress = Progress()
         self._samples, self._labels = samples, labels
         self._seed, self._budget, self._dtype = seed, budget, dtype
@@ -127,7 +129,7 @@ class Trainer:
         self.tokens_a_pass = sum(len(sample) for sample in samples)
         self.trainable = [tensor for tensor in draft.weights.values() if tensor.requires_grad]
         self.optimizer: AdamW = torch.optim.AdamW(
-            self.trainable, lr=PEAK_RATE, betas=(0.9, 0.95), weight_decay=0.01, fused=True
+            self.trainable, lr=peak_rate, betas=(0.9, 0.95), weight_decay=0.01, fused=True
         )
 
     def run(
@@ -173,7 +175,7 @@ class Trainer:
             loss = self._labels.loss(self.draft, batch)
         if loss is not None:
             for group in self.optimizer.param_groups:
-                group["lr"] = PEAK_RATE * schedule(share)
+                group["lr"] = self._peak_rate * schedule(share)
             self.optimizer.zero_grad(set_to_none=True)
             torch.autograd.backward(loss)
             torch.nn.utils.clip_grad_norm_(self.trainable, 1.0)

@@ -139,7 +139,8 @@ def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(
 def test_training_ends_when_held_out_acceptance_does_not_rise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And the best weights are written, not the last."""
+    """And the best weights are written, not the last. Not in the first half: at a high rate figures
+    stand still, and a draft that goes on from an earlier one begins by losing some of its own."""
     alphas = iter([0.1, 0.3, *[0.2] * 99])
     real, seen = pipeline.measure, []
 
@@ -158,7 +159,8 @@ def test_training_ends_when_held_out_acceptance_does_not_rise(
     run("--target", target, "--data", data, "--passes", 4, "--vocab", 160, "--labels", "hard",
         "--out", tmp_path / "draft", "--json", "--quiet")  # fmt: skip
     assert json.loads(capsys.readouterr().out)["stopped_early"]
-    assert len(seen) == 2 + pipeline.PATIENCE + 1  # the last one measures what is written
+    early = int(pipeline.NUM_CHECKS * pipeline.PATIENT_SHARE)
+    assert len(seen) == early + pipeline.PATIENCE + 1  # the last one measures what is written
     head = trained(tmp_path / "draft")["lm_head.weight"]
     np.testing.assert_allclose(head, seen[1].numpy(), atol=2e-3)
     assert "stopped early" in (tmp_path / "draft" / "README.md").read_text()
