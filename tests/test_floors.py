@@ -1,15 +1,8 @@
-"""The folders are the architecture: who may import whom, and what every module may rely on.
-
-A module imports lower floors only. Vendor packages stay behind the modules named here. Every
-other third-party package is imported inside functions, so that all modules import with numpy
-alone. Each rule is also run on a small tree that breaks it.
-"""
+"""The folders are the architecture: who may import whom, each rule also on trees that break it."""
 
 from __future__ import annotations
 
 import ast
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-PACKAGES = {"engines": 0, "plugins": 1, "runtime": 2, "export": 3}
+from tests.helpers.source_tree import GRAPH_BUILDERS, PACKAGES, ROOT, ROUTER, ROUTES, sources
+
 RUNTIME_FLOORS = {
     "": 6,
     "device": 0,
@@ -89,16 +82,7 @@ the runtime's own lookup drafts, which distill measures a draft with."""
 SESSIONS = ("runtime.backends.", "runtime.device.")
 MAY_OPEN_SESSIONS = ("export/bench/*.py", "export/check/runners.py")
 """They time and check engines as the runtime runs them; also inside functions only."""
-GRAPH_BUILDERS = "export/graph/*.py"
-"""They are made of onnx and onnx_ir through and through; the commands import them late."""
-
-ROUTES = "runtime/serve/http/*.py"
-"""They are made of FastAPI, pydantic and uvicorn; the command imports them late."""
 OF_ROUTES = {"fastapi", "starlette", "pydantic", "prometheus_client", "uvicorn"}
-
-
-ROUTER = "runtime/serve/ray/router.py"
-"""A subclass of Ray Serve's own; Ray alone imports it. Ray is imported in this folder only."""
 
 
 @dataclass(frozen=True)
@@ -116,10 +100,6 @@ class Import:
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line} imports {self.module}"
-
-
-def sources(root: Path) -> list[Path]:
-    return [file for name in PACKAGES for file in sorted((root / name).rglob("*.py"))]
 
 
 def imports_of(root: Path, file: Path) -> Iterator[Import]:
@@ -291,64 +271,3 @@ def _tree(root: Path, path: str, code: str) -> None:
         file = root / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(code if name == path else "")
-
-
-IMPORT_ALL = """
-import importlib, sys
-
-class Block:
-    allowed = {*sys.stdlib_module_names, "numpy", "engines", "plugins", "runtime", "export"}
-
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] not in self.allowed:
-            raise ImportError(f"{name} is blocked")
-
-sys.meta_path.insert(0, Block())
-for name in sys.argv[1:]:
-    try:
-        importlib.import_module(name)
-    except Exception as error:
-        print(f"{name}: {type(error).__name__}: {error}")
-    if name.startswith("runtime") and "export" in sys.modules:
-        print(f"{name} pulls in export")
-        break
-"""
-
-
-def import_all(root: Path, names: list[str]) -> list[str]:
-    """Import modules where only numpy is installed; what went wrong, a line each."""
-    done = subprocess.run(
-        [sys.executable, "-c", IMPORT_ALL, *names],
-        cwd=root,
-        env={**os.environ, "PYTHONPATH": str(root)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    return done.stdout.splitlines()
-
-
-def test_every_module_imports_with_numpy_alone() -> None:
-    """``doctor`` and the fake backends must work where nothing else is installed."""
-    names = [
-        ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-        for file in sources(ROOT)
-        if not any(
-            fnmatch(str(file.relative_to(ROOT)), each) for each in (GRAPH_BUILDERS, ROUTES, ROUTER)
-        )
-    ]
-    names.sort(key=lambda name: PACKAGES[name.partition(".")[0]])
-    assert import_all(ROOT, names) == []
-
-
-def test_a_module_that_needs_more_is_named(tmp_path: Path) -> None:
-    (tmp_path / "runtime").mkdir()
-    (tmp_path / "runtime" / "good.py").write_text("import numpy, json")
-    (tmp_path / "runtime" / "bad.py").write_text("import jinja2")
-    (tmp_path / "runtime" / "worse.py").write_text("import export")
-    (tmp_path / "export").mkdir()
-    assert import_all(tmp_path, ["runtime.good", "runtime.bad", "runtime.worse"]) == [
-        "runtime.bad: ImportError: jinja2 is blocked",
-        "runtime.worse pulls in export",
-    ]

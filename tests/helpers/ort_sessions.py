@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from engines.manifest import TARGET
+from engines.manifest import TARGET, EngineManifest
 from runtime.backends.onnxruntime_cuda import OrtCudaSession
-from runtime.device.cuda import CudaDevice, CudaStream
+from runtime.device.cuda import CudaDevice, CudaStream, CudaStreamOptions
 from tests.helpers.fake_cuda import EAGER, FakeCuda
 from tests.helpers.fake_ort_gpu import FakeOrt
 from tests.helpers.tiny_bundle import tiny_bundle
@@ -30,11 +32,9 @@ class OrtBench:
 
     def open(self, role: str = TARGET, *, stream: CudaStream, **options: Any) -> OrtCudaSession:
         """A loaded session."""
-        bundle = tiny_bundle()
-        manifest = bundle.target if role == TARGET else bundle.draft
-        assert manifest is not None
+        manifest = _manifest_of(role)
         made = OrtCudaSession(
-            bundle.path / role,
+            tiny_bundle().path / role,
             manifest,
             self._device,
             stream,
@@ -50,3 +50,36 @@ class OrtBench:
         for session in self.sessions:
             session.close()
         self._device.close()
+
+
+@contextmanager
+def opened(
+    cuda: FakeCuda, role: str = TARGET, ort: FakeOrt | None = None, **options: Any
+) -> Iterator[tuple[OrtCudaSession, CudaDevice, CudaStream, FakeOrt]]:
+    """A session that is not loaded, with all it is opened on. Nothing may have been against CUDA's
+    rules at the end."""
+    ort = ort or FakeOrt(cuda)
+    device = CudaDevice(core=cuda, streams={"target": CudaStreamOptions(is_urgent=True)})
+    stream = device.create_stream(role)
+    session = OrtCudaSession(
+        tiny_bundle().path / role,
+        _manifest_of(role),
+        device,
+        stream,
+        num_slots=3,
+        module=ort,
+        **options,
+    )
+    try:
+        yield session, device, stream, ort
+    finally:
+        session.close()
+        device.close()
+        assert cuda.misuses == []
+
+
+def _manifest_of(role: str) -> EngineManifest:
+    bundle = tiny_bundle()
+    manifest = bundle.target if role == TARGET else bundle.draft
+    assert manifest is not None
+    return manifest

@@ -5,6 +5,8 @@ when the simulated GPU gets there.
 
 from __future__ import annotations
 
+import gc
+import threading
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
@@ -24,6 +26,16 @@ def simulated_gpus(
     ort = ort or FakeOrt(cuda)
     hardware = Hardware(core=lambda: cuda, kernels=kernels_of(cuda), onnxruntime=ort)
     return hardware, cuda, ort
+
+
+def require_freed(cuda: FakeCuda) -> None:
+    """After everything that used the GPUs is gone."""
+    gc.collect()  # an engine's error leads to its streams, by its traceback
+    for thread in threading.enumerate():
+        if thread.name.startswith("stream cuda"):
+            thread.join(30.0)
+    assert cuda.streams == []
+    assert cuda.memory_free == [cuda.memory_bytes] * cuda.num_gpus
 
 
 def kernels_of(cuda: FakeCuda) -> Callable[[str], EnqueuedKernel]:

@@ -1,114 +1,43 @@
-"""Work that fails or hangs, of every kind and on either side: what is lost, and what is not.
-
-Without the draft the same tokens come, more slowly. Without the target nothing comes, but nothing
-hangs, no slot stays taken, and who asks is told.
-"""
+"""Work that fails or hangs, of every kind and on either side: what is lost, and what is not."""
 
 from __future__ import annotations
 
-import itertools
 import logging
 import random
-import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
 from threading import Timer
-from types import FrameType
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.errors import BackendError, DeviceError
+from engines.errors import BackendError
 from runtime.backends.faulty import FaultySession
-from runtime.device.api import Stream
-from runtime.device.cores import available_cores
 from runtime.device.faulty import Fault, FaultyDevice
 from runtime.device.host import HostDevice
 from runtime.device.seeded import SeededDevice, eager, lazy
-from runtime.llm import LLM
-from runtime.loader import LoadedPair
-from runtime.placement import Placement
 from runtime.request import FinishReason, Request
-from runtime.sampling.params import SamplingParams
-from runtime.settings import Settings
 from runtime.spec.fallback import Fallback
-from runtime.spec.plan import PLAIN, RoundPlan
+from runtime.spec.plan import PLAIN
+from tests.helpers.faulty_pair import (
+    PARAMS,
+    SOON_S,
+    SSD,
+    K,
+    W,
+    check_texts,
+    finish,
+    open_pair,
+    requests_of,
+    run_all,
+)
 from tests.helpers.policies import Scripted
-from tests.helpers.tiny_bundle import tiny_bundle
 from tests.helpers.toy_pair import ToyPair, plain
 
-K, W = 3, 6
-SD, SSD = RoundPlan("sd", K), RoundPlan("ssd", K, W, Fallback.JIT)
-PARAMS = [SamplingParams(), SamplingParams(temperature=0.8, seed=5), SamplingParams()]
-# In turn, so that every kind of work is done: joins, moves, rests, both ways of drafting, and texts
-# that begin as another one that runs, or has ended.
-TEXTS = [
-    ([1, 2] * 40, 30, None),
-    ([1, 2] * 40 + [3], 9, 2),
-    ([4, 5], 44, None),
-    ([6, 7, 8], 25, 1),
-    ([9], 60, 0),
-    ([1, 2] * 20 + [4] * 20, 12, None),
-]
 DRAFT_WORK = (
     "reset", "admit", "prompt", "draft", "follow", "prepare", "adopt", "commit", "move", "retire",
     "resume", "catch up", "shift", "share",
 )  # fmt: skip
 TARGET_WORK = ("reset", "admit", "prompt", "verify", "score", "move", "retire", "shift", "share")
-# Only a broken test waits so long.
-SOON_S = 0.05
-
-
-def open_pair(device, fault: Fault, **options) -> tuple[ToyPair, Scripted]:
-    policy = Scripted([SSD] * 4 + [SD] * 3 + [PLAIN] * 4, K, W)
-    options = {"max_batch": 3, "max_len": 160, "draft_timeout_s": SOON_S} | options
-    pair = ToyPair(
-        FaultyDevice(device, [fault]),
-        "ssd",
-        num_draft=K,
-        num_branches=W,
-        policy=policy,
-        **options,
-    )
-    return pair, policy
-
-
-def requests_of(pair: ToyPair) -> list[Request]:
-    return [
-        Request(prompt, params, length, frozenset([11]), pair.max_len, num_logprobs=logprobs)
-        for (prompt, length, logprobs), params in zip(TEXTS, itertools.cycle(PARAMS), strict=False)
-    ]
-
-
-def run_all(pair: ToyPair) -> list[Request]:
-    """All texts, some of which join later; in the end nothing is under way."""
-    handed: list[list[int]] = [[] for _ in TEXTS]
-    tickets = []
-    for request, tokens in zip(requests_of(pair), handed, strict=True):
-        tickets.append(pair.scheduler.submit(request, tokens.extend))
-        for _ in range(3):
-            pair.scheduler.step()
-    finish(pair)
-    assert all(ticket.done for ticket in tickets)
-    assert pair.scheduler.num_free == 3
-    assert [ticket.request.generated for ticket in tickets] == handed
-    return [ticket.request for ticket in tickets]
-
-
-def finish(pair: ToyPair) -> None:
-    while pair.scheduler.step():
-        pass
-
-
-def check_texts(pair: ToyPair, requests: list[Request]) -> None:
-    for found, request in zip(requests, requests_of(pair), strict=True):
-        alone = plain(pair.target_session.table, request)
-        assert found.generated == alone.generated
-        assert found.finish_reason is alone.finish_reason
-        assert [each.logprob for each in found.logprobs] == [
-            each.logprob for each in alone.logprobs
-        ]
 
 
 def check_degraded(pair: ToyPair, policy: Scripted, words: str) -> None:
@@ -331,163 +260,3 @@ def test_a_stall_ends_quietly_where_its_stream_has_gone() -> None:
     stream.launch(lambda: None, label="work")
     stream.close()
     device.close()
-
-
-class _CtrlC:
-    """Raises KeyboardInterrupt before the ``number``-th line (from 0) that functions of these names
-    run, under ``sys.settrace``."""
-
-    def __init__(self, names: Sequence[str], number: int) -> None:
-        self.has_struck = False
-        self._names = names
-        self._left = number
-
-    def __call__(self, frame: FrameType, event: str, _arg: object) -> Callable[..., object] | None:
-        if frame.f_code.co_name not in self._names:
-            return None
-        if event == "line":
-            self._left -= 1
-            if self._left < 0:
-                self.has_struck = True
-                sys.settrace(None)
-                raise KeyboardInterrupt
-        return self
-
-
-@pytest.mark.usefixtures("may_degrade")
-@pytest.mark.parametrize("how", ["fails", "hangs"])
-@pytest.mark.parametrize("label", ["prepare", "follow"])
-def test_ctrl_c_while_the_draft_is_given_up_leaves_a_pair_that_works(label, how) -> None:
-    """At any line of it: one of the streams is closed then, and not yet made anew."""
-    for number in itertools.count():
-        fault = Fault("draft", label, 1, stalls=how == "hangs")
-        pair, _ = open_pair(SeededDevice(eager), fault)
-        stroke = _CtrlC(("_give_up", "_salvage"), number)
-        before = sys.gettrace()
-        sys.settrace(stroke)
-        try:
-            with suppress(KeyboardInterrupt):
-                run_all(pair)
-        finally:
-            sys.settrace(before)
-        assert pair.scheduler.num_free == 3
-        check_texts(pair, run_all(pair))
-        assert pair.scheduler.note is not None
-        pair.device.close()
-        if not stroke.has_struck:
-            assert number > 20, "it has become shorter, or has another name"
-            break
-
-
-@pytest.mark.parametrize(
-    "error", [DeviceError("it is in the middle of its work"), KeyboardInterrupt]
-)
-def test_no_stream_is_made_beside_one_that_could_not_be_closed(error, monkeypatch) -> None:
-    """What runs on it would write to the same caches. The pair is lost then, and says so."""
-    pair, _ = open_pair(SeededDevice(eager), Fault("draft", "prepare", 1))
-    stream = type(pair.device.create_stream("other"))
-    close = stream.close
-
-    def refuse(each: Stream) -> None:
-        close(each)
-        if each.name == "target":
-            raise error
-
-    monkeypatch.setattr(stream, "close", refuse)
-    monkeypatch.setattr(FaultyDevice, "create_stream", lambda *_: pytest.fail("a second one"))
-    with pytest.raises((DeviceError, KeyboardInterrupt)):
-        run_all(pair)
-    for _ in range(2):
-        with pytest.raises(BackendError, match="open the bundle again"):
-            run_all(pair)
-    assert pair.scheduler.num_free == 3
-    monkeypatch.undo()
-    pair.device.close()
-
-
-def test_ctrl_c_between_two_steps_ends_a_run_like_one_within_a_step(monkeypatch) -> None:
-    """Slots stayed taken by texts that nobody waited for any more."""
-    pair, _ = open_pair(SeededDevice(eager), Fault("draft", "nothing"))
-    step = pair.scheduler.step
-
-    def interrupted() -> bool:
-        step()
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(pair.scheduler, "step", interrupted)
-    requests = requests_of(pair)
-    with pytest.raises(KeyboardInterrupt):
-        pair.scheduler.run(requests)
-    assert pair.scheduler.num_free == 3
-    assert {each.finish_reason for each in requests} == {FinishReason.CANCELLED}
-    monkeypatch.undo()
-    check_texts(pair, run_all(pair))
-    pair.device.close()
-
-
-def interrupt(_tokens: list[int]) -> None:
-    raise KeyboardInterrupt
-
-
-@pytest.mark.usefixtures("may_degrade")
-@pytest.mark.parametrize("label", ["prepare", "adopt", "prompt"])
-def test_ctrl_c_while_the_draft_hangs_leaves_a_pair_that_works(label) -> None:
-    """Draining the streams must not wait for it for ever."""
-    fault = Fault("draft", label, 1 if label == "prompt" else 3, stalls=True)
-    pair, _ = open_pair(HostDevice(check=True), fault)
-    for request in requests_of(pair)[1:3]:
-        pair.scheduler.submit(request, interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        finish(pair)
-    assert pair.scheduler.num_free == 3
-    for _ in range(2):
-        check_texts(pair, run_all(pair))
-    assert pair.scheduler.note is not None
-    pair.device.close()
-
-
-def faulty_llm(mode: str, fault: Fault, *, limit_s: float, close_timeout_s: float = 10.0) -> LLM:
-    """As ``LLM.open`` makes it, on a device with a fault in it."""
-    bundle, cores = tiny_bundle(max_batch=1), available_cores()
-    placement = Placement(mode, cores[:1], cores[-1:])
-    settings = Settings(placement, "coupled", K, W, 1, Fallback.ZERO, 1.0, None)
-    pair = LoadedPair(
-        bundle,
-        placement,
-        verify="coupled",
-        num_draft=K,
-        num_branches=W,
-        device=FaultyDevice(HostDevice(close_timeout_s=close_timeout_s), [fault]),
-        draft_timeout_s=limit_s,
-    )
-    return LLM(bundle, pair, settings, None)
-
-
-@pytest.mark.usefixtures("may_degrade")
-@pytest.mark.parametrize("hangs", [False, True], ids=["fails", "hangs"])
-def test_an_llm_says_that_it_lost_its_draft_and_answers_on(hangs) -> None:
-    """Real engines: the target's stream is made anew under them."""
-    fault = Fault("draft", "prepare", 3, stalls=hangs)
-    with faulty_llm("ar", Fault("draft", "nothing"), limit_s=1.0) as plain_llm:
-        expected = plain_llm.generate([5, 6, 7], PARAMS[1], max_tokens=40).token_ids
-    with faulty_llm("ssd", fault, limit_s=1.0) as llm:
-        assert llm.note is None
-        answer = llm.generate([5, 6, 7], PARAMS[1], max_tokens=40)
-        assert answer.token_ids == expected
-        assert fault.has_struck
-        assert "decoding goes on without it" in answer.note
-        assert llm.note == answer.note
-        assert llm.generate([5, 6, 7], PARAMS[1], max_tokens=40).token_ids == expected
-
-
-@pytest.mark.usefixtures("may_degrade")
-def test_closing_an_llm_whose_draft_hangs_is_no_error(monkeypatch) -> None:
-    """It was told once that the draft is gone; closing frees the rest."""
-    monkeypatch.setattr(Fault, "release", lambda _self: None)
-    fault = Fault("draft", "prepare", 3, stalls=True)
-    llm = faulty_llm("ssd", fault, limit_s=SOON_S, close_timeout_s=SOON_S)
-    assert len(llm.generate([5, 6, 7], max_tokens=20).token_ids) == 20
-    llm.close()
-    llm.close()
-    monkeypatch.undo()
-    fault.release()

@@ -44,7 +44,7 @@ sys.exit(main(["build", *sys.argv[2:]]))
 
 @pytest.fixture
 def options(tmp_path: Path) -> BuildOptions:
-    target = make_llama(tmp_path / "target")
+    target = make_llama(tmp_path / "target", hidden=64)
     return BuildOptions(str(target), out=tmp_path / "out" / "b", max_len=64)
 
 

@@ -26,7 +26,7 @@ def test_streams_that_the_shell_closed_are_no_traceback(tmp_path: Path, redirect
 
 def test_a_working_folder_that_was_removed_is_named(tmp_path: Path) -> None:
     """It was "No such file or directory", of nothing."""
-    target = make_llama(tmp_path / "target")
+    target = make_llama(tmp_path / "target", hidden=64)
     (tmp_path / "gone").mkdir()
     command = (
         f"cd {tmp_path}/gone && rmdir {tmp_path}/gone && "

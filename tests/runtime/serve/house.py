@@ -76,6 +76,16 @@ def events(response: httpx2.Response) -> list[Any]:
     return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
 
 
+def error_of(response: httpx2.Response) -> dict[str, Any]:
+    """The error, which has OpenAI's four parts."""
+    body = response.json()
+    assert set(body) == {"error"}
+    assert set(body["error"]) == {"message", "type", "param", "code"}
+    assert body["error"]["message"]
+    found: dict[str, Any] = body["error"]
+    return found
+
+
 class Visitor:
     """A client of raw ASGI: it reads what has been sent so far, and leaves when it likes."""
 

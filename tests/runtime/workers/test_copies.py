@@ -25,7 +25,7 @@ from runtime.workers.entry import Entry, Resumed
 from runtime.workers.lookup import LookupWorker
 from runtime.workers.mailbox import Kind, Mailbox
 from runtime.workers.prefill import num_chunks
-from tests.runtime.workers.test_draft_worker import Bench, benches
+from tests.helpers.draft_bench import Bench, benches
 
 GREEDY = SamplingParams()
 BOTH = benches(Drafter.BOTH, vocab=4)
