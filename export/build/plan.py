@@ -103,6 +103,7 @@ def make_plan(options: BuildOptions, reporter: Reporter) -> BuildPlan:
     plan = BuildPlan(options, target, tokenizer, draft, fingerprints, versions, compiler, key)
     for role in plan.roles:  # else the draft is refused when the target's engine is written
         require_fit(
+            role,
             plan.view(role).spec,
             plan.kv_layout(role),
             options.limits,

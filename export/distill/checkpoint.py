@@ -39,7 +39,8 @@ _UNUSABLE = (
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The best held-out figure so far, and the checks since then without a better one."""
+    """The best held-out figure so far, and the checks without a better one since then, of those
+    that can end a run."""
 
     alpha: float = -math.inf
     num_worse: int = 0

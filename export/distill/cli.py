@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         metavar="N",
         help=f"layers, taken from both ends of the target (default {DEFAULT_LAYERS}); with "
-        "--start-from it grows to so many, and the added ones begin as nothing",
+        "--start-from: how many that draft grows to (an added layer changes nothing at first)",
     )
     option(
         "--from-layers",

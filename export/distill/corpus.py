@@ -17,7 +17,7 @@ from engines.errors import UsageError
 SORT_WINDOW = 64
 
 UNREADABLE = (
-    *(OSError, ValueError, KeyError, TypeError, EOFError, NotImplementedError),
+    *(OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError),
     *(zipfile.BadZipFile, zlib.error),
 )
 """What reading an array of a file raises that is no npz archive, or a damaged one."""

@@ -145,9 +145,11 @@ def check(options: Options) -> None:
         raise UsageError(f"--seed must be 0 to 2^63 - 1, found {options.seed}")
     if options.num_layers is not None and options.num_layers < 1:
         raise UsageError(f"--layers must be 1 or more, found {options.num_layers}")
+    if options.num_layers is not None and options.layers:
+        raise UsageError("--layers and --from-layers say the same in two ways: leave one out")
     if options.start is not None and (options.layers or options.width):
         raise UsageError(
-            "--start-from goes on with a draft as it is, with more --layers at most: leave out "
+            "--start-from keeps a draft's width and layers (--layers N adds to them): leave out "
             "--from-layers and --width"
         )
     artefact.check_output(options.out)

@@ -88,13 +88,19 @@ def read(folder: Path, shard_names: Sequence[str], vocab_size: int) -> Iterator[
     """The sequences of these shards; states are mapped, not read. Raises UsageError if damaged."""
     for name in shard_names:
         path = folder / f"{name}.npz"
-        samples = load([path], vocab_size)
+        try:
+            samples = load([path], vocab_size)
+        except UsageError as error:
+            reason = str(error).removeprefix(f"--data {path}: ")
+            raise _damaged(path, reason) from None
         states = _mapped(folder / f"{name}.npy", sum(len(sample) for sample in samples))
         if states is None:
             yield from samples
             continue
         with _opened(path) as archive:
             known = archive["known"].tolist()
+        if len(known) != len(samples):
+            raise _damaged(path, f"{len(known)} lengths of states for {len(samples)} sequences")
         end = 0
         for sample, num_known in zip(samples, known, strict=True):
             yield replace(sample, states=states[end : end + num_known])
@@ -106,9 +112,18 @@ def _opened(path: Path) -> Iterator[Mapping[str, npt.NDArray[Any]]]:
     try:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
             yield archive
+    except OSError as error:
+        if error.errno is None:  # of the content, not of the disk
+            raise _damaged(path, error) from None
+        raise UsageError(f"{path} cannot be read ({error.strerror})") from None
     except UNREADABLE as error:
-        reason = " ".join(str(error).split())
-        raise UsageError(f"{path}: damaged ({reason}); remove it and the .npy beside it") from None
+        raise _damaged(path, error) from None
+
+
+def _damaged(path: Path, reason: object) -> UsageError:
+    other = path.with_suffix(".npy" if path.suffix == ".npz" else ".npz")
+    told = " ".join(str(reason).split())
+    return UsageError(f"{path}: damaged ({told}); remove it and {other.name} beside it")
 
 
 def _mapped(path: Path, num_tokens: int) -> npt.NDArray[np.float16] | None:
@@ -116,8 +131,8 @@ def _mapped(path: Path, num_tokens: int) -> npt.NDArray[np.float16] | None:
         states: npt.NDArray[np.float16] = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: damaged ({error}); remove it and its .npz") from None
+    except UNREADABLE as error:
+        raise _damaged(path, error) from None
     if states.dtype != np.float16 or states.ndim != 2 or len(states) != num_tokens:
         raise UsageError(f"{path}: does not belong to its .npz; remove both")
     return states

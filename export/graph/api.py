@@ -81,6 +81,7 @@ def build_graph(request: GraphRequest, progress: Progress | None = None) -> Grap
     one that it needs), and UnsupportedModelError when the precision does not fit the model.
     """
     require_fit(
+        request.role,
         request.spec,
         request.kv,
         request.limits,
@@ -104,7 +105,13 @@ def build_graph(request: GraphRequest, progress: Progress | None = None) -> Grap
 
 
 def require_fit(
-    spec: ModelSpec, kv: KvLayout, limits: Limits, backend: str, precision: str, block: int
+    role: str,
+    spec: ModelSpec,
+    kv: KvLayout,
+    limits: Limits,
+    backend: str,
+    precision: str,
+    block: int,
 ) -> None:
     """Raise UnsupportedModelError for an engine that a model's configuration alone rules out.
 
@@ -124,10 +131,10 @@ def require_fit(
             f"{limits.num_draft} tokens of a branch; build with --num-draft {spec.window} or less"
         )
     if arithmetic.blocks:
-        _require_blocks(spec, arithmetic, block)
+        _require_blocks(role, spec, arithmetic, block)
 
 
-def _require_blocks(spec: ModelSpec, arithmetic: Precision, block: int) -> None:
+def _require_blocks(role: str, spec: ModelSpec, arithmetic: Precision, block: int) -> None:
     widths = {  # of what the matrices multiply
         "hidden_size": spec.hidden_size,
         "intermediate_size": spec.intermediate_size,
@@ -143,5 +150,6 @@ def _require_blocks(spec: ModelSpec, arithmetic: Precision, block: int) -> None:
         else f"--precision fp{8 * arithmetic.activation.itemsize}"
     )
     raise UnsupportedModelError(
-        f"{name} is {width}, which blocks of {block} weights do not divide; build with {way_out}"
+        f"the {role}'s {name} is {width}, which blocks of {block} weights do not divide; "
+        f"build with {way_out}"
     )

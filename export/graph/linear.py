@@ -48,7 +48,8 @@ class Embedding:
 class LinearWeights:
     """Writes the weights of one engine. Tied embedding and head share their bytes.
 
-    ``block`` is one of the precision's, unused where it has none. Each method raises
+    ``block`` is one of the precision's and divides the inputs of every matrix (``require_fit``); it
+    is unused where the precision has none. Each method raises
     UnsupportedModelError for a matrix that the precision cannot hold.
     """
 

@@ -87,10 +87,14 @@ def test_a_draft_padded_further_than_its_target_cannot_say_more_ids(tmp_path: Pa
 def test_a_width_that_blocks_do_not_divide_names_the_way_out(tmp_path: Path) -> None:
     """Before a weight is read: it was found in the last layers, and behind the target's engine."""
     target = make_llama(tmp_path / "t", hidden=32, intermediate=96)
-    with pytest.raises(SsdError, match=r"hidden_size is 32, which .* build with --block 32"):
+    with pytest.raises(
+        SsdError, match=r"the target's hidden_size is 32, which .* build with --block 32"
+    ):
         make_plan(real(tmp_path, target, None, precision="int8"), Recorder())
     draft = make_llama(tmp_path / "d", hidden=64, intermediate=100, layers=1)
-    with pytest.raises(SsdError, match=r"intermediate_size is 100, .* build with --precision fp32"):
+    with pytest.raises(
+        SsdError, match=r"the draft's intermediate_size is 100, .* build with --precision fp32"
+    ):
         make_plan(real(tmp_path, target, draft, precision="int8", block=32), Recorder())
     assert build(real(tmp_path, target, None, precision="int8", block=32)).bundle.draft is None
 

@@ -19,7 +19,7 @@ Command = Callable[[list[str]], int]
 
 
 @pytest.fixture
-def target(tmp_path: Path) -> Path:
+def plain_target(tmp_path: Path) -> Path:
     return make_llama(tmp_path / "target")
 
 
@@ -63,22 +63,22 @@ DRAFTS: dict[str, tuple[Callable[[Path], Path], str]] = {
 
 @pytest.mark.parametrize("kind", DRAFTS)
 def test_a_draft_that_does_not_fit_is_refused_and_leaves_no_bundle_without_it(
-    tmp_path: Path, target: Path, capsys: pytest.CaptureFixture[str], kind: str
+    tmp_path: Path, plain_target: Path, capsys: pytest.CaptureFixture[str], kind: str
 ) -> None:
     """V6, V7, V8, V11: elsewhere speculation stopped, or accepted nothing, and nobody was told."""
     make, words = DRAFTS[kind]
-    arguments = build_arguments(target, make(tmp_path / "draft"), tmp_path / "b")
+    arguments = build_arguments(plain_target, make(tmp_path / "draft"), tmp_path / "b")
     assert words in failing(capsys, [*arguments, "--quiet"], main)
     assert not (tmp_path / "b").exists()
 
 
 def test_v6_a_bundle_without_a_draft_says_what_it_can_do_and_why(
-    tmp_path: Path, target: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, plain_target: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = tmp_path / "b"
-    assert main([*build_arguments(target, "none", place), "--dry-run"]) == 0
+    assert main([*build_arguments(plain_target, "none", place), "--dry-run"]) == 0
     assert "without a draft: modes ar and sd, which copies up to" in capsys.readouterr().out
-    assert main([*build_arguments(target, "none", place), "--no-fidelity"]) == 0
+    assert main([*build_arguments(plain_target, "none", place), "--no-fidelity"]) == 0
     assert "without a draft: modes ar and sd, which copies up to" in capsys.readouterr().out
     assert main(["inspect", str(place)]) == 0
     assert "draft    none: modes ar and sd, which copies up to" in capsys.readouterr().out
@@ -97,11 +97,11 @@ def test_v6_a_bundle_without_a_draft_says_what_it_can_do_and_why(
 
 @pytest.mark.parametrize("mode", ["auto", "ar", "sd", "ssd"])
 def test_v11_a_bundle_whose_draft_is_damaged_is_not_run_without_it(
-    tmp_path: Path, target: Path, capsys: pytest.CaptureFixture[str], mode: str
+    tmp_path: Path, plain_target: Path, capsys: pytest.CaptureFixture[str], mode: str
 ) -> None:
     place = tmp_path / "b"
     draft = make_draft(tmp_path / "draft")
-    assert main([*build_arguments(target, draft, place), "--quiet"]) == 0
+    assert main([*build_arguments(plain_target, draft, place), "--quiet"]) == 0
     capsys.readouterr()
     (place / "draft" / "model.onnx").unlink()
     generate = ["generate", "--bundle", str(place), "--prompt", "the cat", "--mode", mode]

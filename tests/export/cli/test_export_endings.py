@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests.engines.tiny_bundles import write_bundle
-from tests.helpers.checkpoints import make_llama
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -24,9 +23,8 @@ def test_streams_that_the_shell_closed_are_no_traceback(tmp_path: Path, redirect
     assert done.stderr == b""
 
 
-def test_a_working_folder_that_was_removed_is_named(tmp_path: Path) -> None:
+def test_a_working_folder_that_was_removed_is_named(tmp_path: Path, target: str) -> None:
     """It was "No such file or directory", of nothing."""
-    target = make_llama(tmp_path / "target", hidden=64)
     (tmp_path / "gone").mkdir()
     command = (
         f"cd {tmp_path}/gone && rmdir {tmp_path}/gone && "

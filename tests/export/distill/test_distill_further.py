@@ -41,16 +41,20 @@ def counting(seed: int, num: int = 60) -> list[Sample]:
 
 
 class Watched(Trainer):
-    """Notes the weights and the rate that each training begins with."""
+    """Notes the weights that each training begins with, and the highest rate that it had."""
 
     begun: ClassVar[list[dict[str, np.ndarray]]] = []
     rates: ClassVar[list[float]] = []
 
     def run(self, *args: object, **options: object) -> None:
         weights = self.draft.weights.items()
-        self.rates.append(self.optimizer.param_groups[0]["lr"])
         self.begun.append({name: tensor.detach().numpy().copy() for name, tensor in weights})
+        self.rates.append(0.0)
         super().run(*args, **options)  # type: ignore[arg-type]
+
+    def _step(self, *args: object) -> None:
+        super()._step(*args)  # type: ignore[arg-type]
+        self.rates[-1] = max(self.rates[-1], self.optimizer.param_groups[0]["lr"])
 
 
 class Pair:
@@ -86,7 +90,7 @@ def test_it_goes_on_with_the_weights_and_ids_of_the_earlier_draft(
     first = open_checkpoint(pair.draft)
     for name in first.tensor_names():
         assert np.array_equal(begun[1][name], first.tensor(name)), name
-    assert rates == [PEAK_RATE, FURTHER_RATE]  # a peak as for a new draft costs what it has learnt
+    assert rates == pytest.approx([PEAK_RATE, FURTHER_RATE], rel=0.1)  # its start would be lost
     assert found.spec == first.spec
     assert np.array_equal(found.draft_map(), first.draft_map())
     assert not np.array_equal(found.tensor("lm_head.weight"), first.tensor("lm_head.weight"))
@@ -116,7 +120,7 @@ def test_it_goes_on_with_another_choice_of_ids(
         row = begun[0]["lm_head.weight"][at]
         if number in own:
             np.testing.assert_array_equal(row, head[own.index(number)])
-        else:  # of a row of the target's, its states make something very likely
+        else:  # a row of the target's would be far too likely: the draft's states have moved
             np.testing.assert_allclose(row, head.mean(0), atol=1e-6)
     card = (tmp_path / "second" / "README.md").read_text()
     assert "--start-from first --vocab 200" in card
@@ -145,13 +149,16 @@ def test_a_draft_of_another_target_is_refused_before_training(tmp_path: Path) ->
     assert not (tmp_path / "second").exists()
 
 
+@pytest.mark.parametrize(
+    ("shape", "had"), [(("--from-layers", "0", "2"), 2), (("--width", "32", "--layers", "1"), 1)]
+)
 def test_a_draft_that_grows_says_at_first_what_it_said_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shape: tuple[str, ...], had: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Layers that began as anything else would throw away what the first run has learnt."""
     import torch
 
-    pair = Pair(tmp_path, "--from-layers", "0", "2")
+    pair = Pair(tmp_path, *shape)
     begun: list[dict[str, np.ndarray]] = []
     monkeypatch.setattr(Watched, "begun", begun)
     monkeypatch.setattr(pipeline, "Trainer", Watched)
@@ -162,19 +169,19 @@ def test_a_draft_that_grows_says_at_first_what_it_said_before(
 
     def said(spec: ModelSpec, weights: dict[str, np.ndarray]) -> np.ndarray:
         tensors = {name: torch.from_numpy(weight) for name, weight in weights.items()}
-        tensors[EMBEDDING] = torch.from_numpy(target.tensor(EMBEDDING))
+        tensors.setdefault(EMBEDDING, torch.from_numpy(target.tensor(EMBEDDING)))
         llama = Llama(spec, tensors)
         return llama.logits(llama.hidden(text)).numpy()
 
     before = said(first.spec, {name: first.tensor(name) for name in first.tensor_names()})
     assert found.spec == replace(first.spec, num_layers=3)
     np.testing.assert_array_equal(said(found.spec, begun[0]), before)
-    for part in ("self_attn.o_proj", "mlp.down_proj", "mlp.gate_proj", "self_attn.q_proj"):
-        name = f"model.layers.1.{part}.weight"  # the added one, which has learnt since
-        assert not np.array_equal(found.tensor(name), begun[0][name].astype(np.float16)), name
+    for layer in range(had - 1, 2):  # the added ones, which have learnt since
+        for part in ("self_attn.o_proj", "mlp.down_proj", "mlp.gate_proj", "self_attn.q_proj"):
+            name = f"model.layers.{layer}.{part}.weight"
+            assert not np.array_equal(found.tensor(name), begun[0][name].astype(np.float16)), name
     card = (tmp_path / "second" / "README.md").read_text()
-    assert "- 3 layers of the target's width (64), trained further from the draft first, " in card
-    assert "which had 2." in card
+    assert f"trained further from the draft first, which had {had}." in card
     assert "--start-from first --layers 3 --seed 0" in card
 
 
@@ -193,5 +200,5 @@ def test_the_earlier_drafts_shape_is_not_to_be_changed(
     option: tuple[str, str], tmp_path: Path
 ) -> None:
     base = ("--target", "any", "--out", str(tmp_path / "out"), "--minutes", "1")
-    with pytest.raises(UsageError, match="--start-from goes on with a draft as it is"):
+    with pytest.raises(UsageError, match="--start-from keeps a draft's width and layers"):
         cli.run(parse(*base, "--start-from", "any", *option))

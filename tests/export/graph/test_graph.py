@@ -150,8 +150,8 @@ def test_blocks_that_do_not_fit_are_refused_with_the_option_that_does(tmp_path):
     make_llama(tmp_path / "a", hidden=32)
     with pytest.raises(UnsupportedModelError, match="--block 32"):
         build_graph(request_for(tmp_path / "a", precision="int8", block=64))
-    make_llama(tmp_path / "b", hidden=40, heads=4)
-    with pytest.raises(UnsupportedModelError, match="--precision fp32"):
+    make_llama(tmp_path / "b", hidden=64, heads=3, kv_heads=3, head_dim=16)
+    with pytest.raises(UnsupportedModelError, match=r"head_dim is 48, .* --precision fp32"):
         build_graph(request_for(tmp_path / "b", precision="int8", block=32))
 
 

@@ -41,7 +41,7 @@ def test_quantisation_error_is_at_most_half_a_step(largest, scale_type):
 @given(seed=st.integers(0, 2**32 - 1), exponent=st.integers(-36, 38), shift=st.floats(-2, 2))
 def test_codes_with_offsets_are_a_step_away_at_most(seed, exponent, shift):
     """Half a step by rounding, and half where the rounded offset moves an end out of range.
-    Below, float32 has too few digits left for a step."""
+    Below 1e-36 a step is subnormal, and float32 rounds it by more than a thousandth."""
     random = np.random.default_rng(seed)
     weight = (random.uniform(-1, 1, (64, 3)) + shift) / 3 * 10.0**exponent
     weight = weight.astype(np.float32)
@@ -55,6 +55,16 @@ def test_codes_with_offsets_are_a_step_away_at_most(seed, exponent, shift):
     values = (codes.reshape(2, 32, 3) - offsets.astype(np.float64)[:, None]) * step
     assert (np.abs(values - weight.reshape(2, 32, 3)) <= 1.001 * step).all()
     assert not values[0, :, 1].any()
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("exponent", range(-45, -36))
+def test_subnormal_weights_have_scales_and_codes(exponent: int) -> None:
+    weight = np.random.default_rng(0).uniform(-1, 1, (64, 3)) * 10.0**exponent
+    codes, scales, _ = quantize_with_offsets(weight.astype(np.float32), 32, 4, np.dtype(np.float32))
+    assert codes.max() <= 15
+    assert (scales > 0).all()
+    assert np.isfinite(scales).all()
 
 
 def test_a_lopsided_block_has_finer_steps_than_symmetric_codes_give_it():
