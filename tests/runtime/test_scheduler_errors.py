@@ -11,10 +11,10 @@ from tests.helpers.toy_texts import drive, interrupt, request_of, tokens_of
 
 
 @pytest.mark.parametrize("side", ["target", "draft"])
-def test_an_engine_that_failed_is_named_once_and_refused_from_then_on(make, side) -> None:
+def test_an_engine_that_failed_is_named_once_and_refused_from_then_on(make_pair, side) -> None:
     """Its stream skips all further work, so a later request could only hang or repeat the
     error; it must say what to do instead."""
-    pair = make("ssd")
+    pair = make_pair("ssd")
     session = getattr(pair, f"{side}_session")
     session.table = session.table[:0]  # every call fails
     with pytest.raises(Exception, match="out of bounds"):
@@ -25,10 +25,10 @@ def test_an_engine_that_failed_is_named_once_and_refused_from_then_on(make, side
 
 
 def test_an_interrupt_in_the_middle_of_a_round_leaves_the_pair_usable(
-    make, mode, monkeypatch
+    make_pair, each_mode, monkeypatch
 ) -> None:
     """ctrl-C comes while the host waits for a decision: the round is launched and goes on."""
-    pair = make(mode)
+    pair = make_pair(each_mode)
     expected = tokens_of(pair)
     for _ in range(2):
         with monkeypatch.context() as patch:
@@ -39,10 +39,10 @@ def test_an_interrupt_in_the_middle_of_a_round_leaves_the_pair_usable(
 
 
 def test_an_interrupt_while_the_streams_are_drained_leaves_the_pair_usable(
-    make, mode, monkeypatch
+    make_pair, each_mode, monkeypatch
 ) -> None:
     """An impatient second ctrl-C: the next batch must wait for what still runs."""
-    pair = make(mode)
+    pair = make_pair(each_mode)
     expected = tokens_of(pair)
     with monkeypatch.context() as patch:
 
@@ -55,8 +55,8 @@ def test_an_interrupt_while_the_streams_are_drained_leaves_the_pair_usable(
     assert tokens_of(pair) == expected
 
 
-def test_an_error_of_one_callers_function_ends_everything_cleanly(make, mode) -> None:
-    pair = make(mode, max_batch=2)
+def test_an_error_of_one_callers_function_ends_everything_cleanly(make_pair, each_mode) -> None:
+    pair = make_pair(each_mode, max_batch=2)
     other = pair.scheduler.submit(request_of(pair, [3], max_tokens=60))
     pair.scheduler.submit(request_of(pair), interrupt)
     queued = pair.scheduler.submit(request_of(pair, [4]))
@@ -67,13 +67,15 @@ def test_an_error_of_one_callers_function_ends_everything_cleanly(make, mode) ->
         assert ticket.request.finish_reason is FinishReason.CANCELLED
     assert pair.scheduler.num_free == 2
     assert not pair.scheduler.step()
-    assert tokens_of(pair) == tokens_of(make("ar"))
+    assert tokens_of(pair) == tokens_of(make_pair("ar"))
 
 
-def test_an_error_of_one_callers_function_loses_no_text_that_ended_beside_it(make, mode) -> None:
+def test_an_error_of_one_callers_function_loses_no_text_that_ended_beside_it(
+    make_pair, each_mode
+) -> None:
     """Who waits for a text that is over, and was not handed on yet, would wait for ever."""
-    pair = make(mode, max_batch=2)
-    expected = tokens_of(make("ar"), [5], max_tokens=9)
+    pair = make_pair(each_mode, max_batch=2)
+    expected = tokens_of(make_pair("ar"), [5], max_tokens=9)
     ends: list[int] = []
 
     def fail_at_the_end(tokens: list[int]) -> None:

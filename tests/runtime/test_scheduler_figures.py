@@ -16,8 +16,8 @@ from tests.helpers.toy_pair import ToyPair, plain
 from tests.helpers.toy_texts import GREEDY, drive, request_of, tokens_of
 
 
-def test_an_empty_batch_is_no_work(make, mode) -> None:
-    requests, stats = make(mode).generate([], [])
+def test_an_empty_batch_is_no_work(make_pair, each_mode) -> None:
+    requests, stats = make_pair(each_mode).generate([], [])
     assert requests == []
     assert (stats.num_tokens, stats.num_rounds, stats.acceptance_length) == (0, 0, 0.0)
 
@@ -91,16 +91,16 @@ def test_nothing_is_drafted_beyond_the_budget() -> None:
     assert stats.histogram == (0, 1, 0, 0, 0, 1)
 
 
-def test_figures_of_a_batch_are_sums_over_its_rows(make, mode) -> None:
+def test_figures_of_a_batch_are_sums_over_its_rows(make_pair, each_mode) -> None:
     lengths = [(1, 30), (40, 5), (7, 17)]
-    pair = make(mode, max_batch=3)
+    pair = make_pair(each_mode, max_batch=3)
     batch = [[1 + row] * length for row, (length, _) in enumerate(lengths)]
     requests, stats = pair.generate(batch, [GREEDY] * 3, max_tokens=30, stop_ids=[3])
     assert stats.num_tokens == sum(len(request.generated) for request in requests)
     assert stats.num_rounds == sum(stats.histogram)
     emitted = sum((k + 1) * count for k, count in enumerate(stats.histogram))
     assert stats.num_emitted + stats.num_discarded == emitted
-    if mode == "ssd":
+    if each_mode == "ssd":
         # A row that has ended is a dummy: what it "decides" is neither a round nor a hit.
         known = stats.num_rounds_after_hit + stats.num_rounds_after_miss
         assert known == stats.num_rounds - 3
@@ -108,14 +108,14 @@ def test_figures_of_a_batch_are_sums_over_its_rows(make, mode) -> None:
         assert 0 < stats.predicted_hit_rate < 1
 
 
-@pytest.mark.parametrize("mode", ["sd", "ssd"])
-def test_greedy_rows_of_a_ratio_batch_are_plain_decodings(make, mode) -> None:
+@pytest.mark.parametrize("each_mode", ["sd", "ssd"])
+def test_greedy_rows_of_a_ratio_batch_are_plain_decodings(make_pair, each_mode) -> None:
     """Their proposals carry no laws, beside rows whose proposals do."""
     prompts = [[1, 2], [3], [4, 5, 6]]
     params = [GREEDY, SamplingParams(temperature=1.0, seed=3), GREEDY]
-    plain = make("ar")
+    plain = make_pair("ar")
     expected = [tokens_of(plain, prompts[row]) for row in (0, 2)]
-    requests, stats = make(mode, max_batch=3, verify="ratio").generate(prompts, params)
+    requests, stats = make_pair(each_mode, max_batch=3, verify="ratio").generate(prompts, params)
     assert [requests[0].generated, requests[2].generated] == expected
     assert stats.acceptance_length > 1.2
 
@@ -131,21 +131,21 @@ def test_a_perfect_draft_loses_nothing_in_a_batch_of_uneven_rows() -> None:
     assert stats.num_accepted == stats.num_drafted
 
 
-def test_rounds_beyond_a_texts_end_are_not_counted(make, mode) -> None:
+def test_rounds_beyond_a_texts_end_are_not_counted(make_pair, each_mode) -> None:
     """The host finds a stop string a round late: by then another round is under way."""
-    pair = make(mode, num_draft=3, num_branches=4)
+    pair = make_pair(each_mode, num_draft=3, num_branches=4)
     counted = []
     for stop in (None, FixedStop(7, 8)):
         ticket = pair.scheduler.submit(request_of(pair, max_tokens=8, stop=stop))
         drive(pair, ticket)
         counted.append((ticket.stats.num_rounds, ticket.stats.histogram))
-    assert counted[0] == counted[1] or mode == "ssd"  # where it learns in between
+    assert counted[0] == counted[1] or each_mode == "ssd"  # where it learns in between
     assert ticket.stats.num_emitted == 7 == len(ticket.request.generated)
 
 
-def test_rounds_are_scored_only_while_somebody_asks(make, mode, monkeypatch) -> None:
+def test_rounds_are_scored_only_while_somebody_asks(make_pair, each_mode, monkeypatch) -> None:
     """It is a pass over all logits of the round."""
-    pair = make(mode, max_batch=2)
+    pair = make_pair(each_mode, max_batch=2)
     scored: list[bool] = []
     launch = Rounds.launch
 
@@ -161,11 +161,13 @@ def test_rounds_are_scored_only_while_somebody_asks(make, mode, monkeypatch) -> 
     assert not any(scored[-5:])
 
 
-def test_log_probabilities_do_not_depend_on_the_mode(make, mode) -> None:
+def test_log_probabilities_do_not_depend_on_the_mode(make_pair, each_mode) -> None:
     """L1 to L3: the target's, one for every token, with lookup drafts too."""
-    expected = plain(make("ar").target_session.table, request_of(make("ar"), num_logprobs=3))
+    expected = plain(
+        make_pair("ar").target_session.table, request_of(make_pair("ar"), num_logprobs=3)
+    )
     for fallback in Fallback:
-        pair = make(mode, max_batch=2, fallback=fallback)
+        pair = make_pair(each_mode, max_batch=2, fallback=fallback)
         asking = request_of(pair, num_logprobs=3)
         pair.scheduler.run([request_of(pair, [4]), asking])
         assert len(asking.logprobs) == len(asking.generated) == 24
@@ -204,10 +206,10 @@ def test_a_missing_row_neither_delays_nor_discards_the_hits_of_another() -> None
     pair.device.close()
 
 
-def test_a_single_row_that_misses_waits_for_its_drafts(make) -> None:
+def test_a_single_row_that_misses_waits_for_its_drafts(make_pair) -> None:
     """B = 1, jit: no round without drafts but the first and the last."""
     reports: list = []
-    pair = make("ssd", fallback=Fallback.JIT, on_round=reports.append, num_branches=2)
+    pair = make_pair("ssd", fallback=Fallback.JIT, on_round=reports.append, num_branches=2)
     _, stats = pair.generate([[1, 2]], [GREEDY], max_tokens=60)
     assert stats.num_jit > 3
     assert all(report.rows[0].num_drafted for report in reports[1:-1])
@@ -215,9 +217,9 @@ def test_a_single_row_that_misses_waits_for_its_drafts(make) -> None:
     assert 0 < stats.exposed_s <= stats.draft_s
 
 
-def test_lookup_drafts_are_accepted_where_the_text_repeats_itself(make) -> None:
-    pair = make("ssd", fallback=Fallback.LOOKUP, num_branches=1, agreement=0.2, max_len=300)
+def test_lookup_drafts_are_accepted_where_the_text_repeats_itself(make_pair) -> None:
+    pair = make_pair("ssd", fallback=Fallback.LOOKUP, num_branches=1, agreement=0.2, max_len=300)
     requests, stats = pair.generate([[1, 2]], [GREEDY], max_tokens=250)
-    assert requests[0].generated == tokens_of(make("ar", max_len=300), max_tokens=250)
+    assert requests[0].generated == tokens_of(make_pair("ar", max_len=300), max_tokens=250)
     assert stats.num_lookup > 10
     assert stats.acceptance_length > 2  # a greedy chain of 144 states soon runs in a circle

@@ -11,18 +11,12 @@ import pytest
 
 from runtime.cli.entry import main
 from runtime.llm import LLM
-from runtime.resident.kernels import NAMES
 from tests.engines.tiny_bundles import write_compiled
-from tests.helpers.simulated_gpu import host_kernel, simulated_gpus
+from tests.helpers.simulated_gpu import simulated_gpus
 from tests.helpers.tiny_bundle import tiny_bundle
 from tests.runtime.cli.fake_llm import FakeBundle
 
-
-@pytest.fixture(autouse=True)
-def _own_memo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in NAMES:  # into, or out of, the cache of all tests
-        host_kernel(name)
-    monkeypatch.setenv("SSD_TRT_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_memo")
 
 
 def on_gpus(*argv: str) -> int:
