@@ -33,7 +33,7 @@ def _head(name: str, spec: ModelSpec, facts: Facts) -> str:
     embedding = (
         "Stores no input embedding: `embeddings_from_target` in `config.json`. It works with"
         if spec.embeddings_from_target
-        else "Has an input embedding of its own width. It is trained for"
+        else "Has an input embedding of its own. It is trained for"
     )
     return f"""# {name}
 

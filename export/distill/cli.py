@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         metavar="N",
         help=f"layers, taken from both ends of the target (default {DEFAULT_LAYERS}); with "
-        "--start-from: how many that draft grows to (an added layer changes nothing at first)",
+        "--start-from: how many that draft grows to (default: as many as it has)",
     )
     option(
         "--from-layers",
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=(),
         metavar="I",
-        help="the target's layers to start from instead, counted from 0",
+        help="the target's layers to start from, counted from 0, in place of --layers",
     )
     option(
         "--width",
@@ -56,14 +56,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--vocab",
         type=int,
         metavar="N",
-        help=f"target ids that the draft can propose (default {DEFAULT_VOCAB}, or all)",
+        help=f"target ids that the draft can propose (default {DEFAULT_VOCAB}, or all; with "
+        "--start-from: its own). They are chosen from the text: those said most",
     )
 
     option(
         "--start-from",
         metavar="DRAFT",
-        help="go on from an earlier draft of this target; give text that it has not seen, or the "
-        "held-out figures look too good. With --vocab N its ids are chosen anew from this text",
+        help="go on from an earlier draft of this target, in its width; give text that it has not "
+        "seen, or the held-out figures look too good. With --layers N layers are added that change "
+        "nothing at first, with --vocab N its ids are chosen anew",
     )
 
     option = add("text to learn from").add_argument

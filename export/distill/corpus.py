@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import tokenize
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,8 +19,8 @@ from engines.errors import UsageError
 SORT_WINDOW = 64
 
 UNREADABLE = (
-    *(OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError),
-    *(zipfile.BadZipFile, zlib.error),
+    *(OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, OverflowError),
+    *(zipfile.BadZipFile, zlib.error, tokenize.TokenError, SyntaxError),
 )
 """What reading an array of a file raises that is no npz archive, or a damaged one."""
 
@@ -60,6 +62,15 @@ def load(paths: Sequence[Path], vocab_size: int) -> list[Sample]:
     return [sample for path in paths for sample in _load_file(path, vocab_size)]
 
 
+def digest(samples: Iterable[Sample]) -> str:
+    """What tells one text from another, its order included: 16 hexadecimal digits."""
+    found = hashlib.sha256()
+    for sample in samples:
+        found.update(np.array([len(sample), sample.answer_start], np.int64).tobytes())
+        found.update(sample.ids.tobytes())
+    return found.hexdigest()[:16]
+
+
 def cut(samples: Sequence[Sample], max_tokens: int) -> list[Sample]:
     """Sequences cut at ``max_tokens``, without those that then have no answer token."""
     return [
@@ -86,7 +97,7 @@ def hold_out(
     if num_held >= len(shuffled):
         raise UsageError(
             f"the training data has {len(shuffled)} different prompt(s); at least 2 are needed, "
-            "one of them held out: give more data, or more --minutes"
+            "one of them held out: give more --data, or more --write-minutes to a new run"
         )
     held, kept = shuffled[:num_held], shuffled[num_held:]
     return [s for group in kept for s in group], [s for group in held for s in group]

@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from engines.errors import UsageError
 from export.checkpoint.api import Checkpoint
-from export.checkpoint.weights import EMBEDDING, HEAD
+from export.checkpoint.weights import EMBEDDING, HEAD, check_places
 from export.distill.corpus import Sample, collate
-from export.distill.llama import Llama
+from export.distill.llama import Llama, check_supported
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -66,20 +66,17 @@ def initial_draft(target: Llama, layers: Sequence[int], ids: npt.NDArray[np.int6
 def earlier_draft(
     start: Checkpoint,
     target: Llama,
-    fingerprint: str,
     ids: npt.NDArray[np.int64] | None = None,
     num_layers: int | None = None,
 ) -> tuple[Llama, npt.NDArray[np.int64]]:
-    """A draft that was trained for this target, of that ``fingerprint``, to go on from, and the
+    """A draft that was trained for this target, to go on from (see ``require_draft_of``), and the
     target ids that it proposes, [V'].
 
     With ``ids`` it proposes those from now on, in place of its own. With ``num_layers`` it grows to
-    so many (``_grown``). float32; trainable. Raises UsageError for any other model, and for one
-    that has more layers.
+    so many (``_grown``). float32; trainable.
     """
     import torch
 
-    require_draft_of(start, fingerprint, num_layers)
     weights = {
         name: torch.from_numpy(start.tensor(name)).to(target.device)
         for name in start.tensor_names()
@@ -131,9 +128,10 @@ def _head_rows(ids: npt.NDArray[np.int64], own: npt.NDArray[np.int64], head: Ten
     return rows
 
 
-def require_draft_of(start: Checkpoint, fingerprint: str, num_layers: int | None) -> None:
+def require_draft_of(start: Checkpoint, target: Checkpoint, num_layers: int | None) -> None:
     """Raise UsageError unless the checkpoint is a draft that was trained for that target, and has
-    no more than ``num_layers``."""
+    no more than ``num_layers``; CheckpointError or UnsupportedModelError where its config.json does
+    not describe its weights, or what cannot be trained."""
     try:
         config = json.loads((start.path / "config.json").read_text(encoding="utf-8"))
         origin = config["target"]["fingerprint"]
@@ -142,10 +140,18 @@ def require_draft_of(start: Checkpoint, fingerprint: str, num_layers: int | None
             f"--start-from {start.name} is no draft of `python -m export distill`: its config.json "
             "does not say what target it was trained for"
         ) from None
-    if origin != fingerprint:
+    if origin != target.fingerprint():
+        name = config["target"].get("name") or "a model"
         raise UsageError(
-            f"--start-from {start.name} was trained for {config['target'].get('name')}, whose "
-            "files differ from --target's; train a new draft for this one"
+            f"--start-from {start.name} was trained for {name}, whose files differ from "
+            "--target's; train a new draft for this one"
+        )
+    check_supported(start.spec, start.name)
+    check_places(start.spec, start.tensor_names(), str(start.path))
+    if start.spec.vocab_size != target.spec.vocab_size:
+        raise UsageError(
+            f"--start-from {start.name} has {start.spec.vocab_size} ids in its config.json, the "
+            f"target {target.spec.vocab_size}"
         )
     if num_layers is not None and num_layers < start.spec.num_layers:
         raise UsageError(

@@ -46,7 +46,7 @@ def distill(options: Options, checkpoint: Checkpoint, report: Report) -> Facts:
     device.check(options.device)
     start = None if options.start is None else open_checkpoint(resolve(options.start))
     if start is not None:
-        require_draft_of(start, checkpoint.fingerprint(), options.num_layers)
+        require_draft_of(start, checkpoint, options.num_layers)
     source = Source(options, checkpoint, report)
     source.check()
     with source.work.alone():
@@ -76,7 +76,7 @@ def _distilled(source: Source, start: Checkpoint | None) -> Facts:
         dtype=device.fast_dtype(options.device),
         peak_rate=PEAK_RATE if start is None else FURTHER_RATE,
     )
-    is_early = Run(options, work, trainer, held_out, ids, report).go()
+    is_early = Run(options, work, trainer, held_out, ids, report, start).go()
     report("measuring", 0.0, "on held-out text")
     facts = Facts(
         origin=Origin(checkpoint.name, checkpoint.fingerprint(), license_of(checkpoint)),
@@ -124,7 +124,7 @@ def _start(
     if start is not None:
         wanted = options.draft_vocab_size
         ids = None if wanted is None else choose_ids(training, spec.vocab_size, wanted, always=end)
-        draft, ids = earlier_draft(start, target, checkpoint.fingerprint(), ids, options.num_layers)
+        draft, ids = earlier_draft(start, target, ids, options.num_layers)
     else:
         ids = choose_ids(training, spec.vocab_size, options.vocab_for(spec), always=end)
         draft = initial_draft(target, layers, ids)
@@ -148,6 +148,7 @@ class Run:
         held_out: Sequence[Sample],
         ids: npt.NDArray[np.int64],
         report: Report,
+        start: Checkpoint | None,
     ) -> None:
         self._work, self._trainer, self._ids, self._report = work, trainer, ids, report
         greedy = [sample for sample in held_out if sample.temperature == 0.0]
@@ -157,13 +158,16 @@ class Run:
         self._saved_s = time.monotonic()
         settings = {
             "layers": options.layers,
-            "started from": options.start,
+            "started from": None if start is None else f"{start.name}, {start.fingerprint()[:16]}",
             "number of layers": trainer.draft.spec.num_layers,
             "width": trainer.draft.spec.hidden_size,
             "vocabulary": trainer.draft.spec.draft_vocab_size,
             "labels": "soft" if options.soft else "hard",
             "seed": options.seed,
-            "training text": f"{trainer.num_sequences} sequences, {trainer.tokens_a_pass} tokens",
+            "training text": (
+                f"{trainer.num_sequences} sequences, {trainer.tokens_a_pass} tokens, "
+                f"{corpus.digest(trainer.samples)}"
+            ),
         }
         if work.run.exists():
             work.run.check(settings)

@@ -94,13 +94,16 @@ def read(folder: Path, shard_names: Sequence[str], vocab_size: int) -> Iterator[
             reason = str(error).removeprefix(f"--data {path}: ")
             raise _damaged(path, reason) from None
         states = _mapped(folder / f"{name}.npy", sum(len(sample) for sample in samples))
+        with _opened(path) as archive:
+            lengths = archive["known"] if "known" in archive else np.zeros(len(samples), np.int64)
+        if lengths.shape != (len(samples),) or lengths.dtype.kind not in "iu":
+            raise _damaged(path, f"expected {len(samples)} lengths of states")
+        known = lengths.tolist()
         if states is None:
+            if any(known):
+                raise _damaged(path, f"{name}.npy, the states of its text, is missing")
             yield from samples
             continue
-        with _opened(path) as archive:
-            known = archive["known"].tolist()
-        if len(known) != len(samples):
-            raise _damaged(path, f"{len(known)} lengths of states for {len(samples)} sequences")
         end = 0
         for sample, num_known in zip(samples, known, strict=True):
             yield replace(sample, states=states[end : end + num_known])
@@ -128,7 +131,8 @@ def _damaged(path: Path, reason: object) -> UsageError:
 
 def _mapped(path: Path, num_tokens: int) -> npt.NDArray[np.float16] | None:
     try:
-        states: npt.NDArray[np.float16] = np.load(path, mmap_mode="r", allow_pickle=False)
+        # Not np.load, which opens an archive under this name, too.
+        states: npt.NDArray[np.float16] = np.lib.format.open_memmap(path, mode="r")
     except FileNotFoundError:
         return None
     except UNREADABLE as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -93,11 +93,8 @@ class Source:
         for path, samples in zip(options.data, self.data, strict=True):
             names.append(path.name)
             found += self._taught(path, samples) if options.soft else samples
-        if options.soft and any(sample.states is None for sample in found):
-            raise UsageError(
-                f"{folder} holds text without the target's states, written with --labels hard; "
-                "use these labels, or another --work"
-            )
+        if options.soft:
+            self._require_states(found)
         kept, num_refused = self._unknown(found)
         kept = corpus.cut(kept, MAX_TOKENS)
         return kept, Data(
@@ -108,6 +105,20 @@ class Source:
             num_greedy=sum(sample.temperature == 0.0 for sample in kept),
             num_refused=num_refused,
         )
+
+    def _require_states(self, samples: Sequence[Sample]) -> None:
+        width = self.checkpoint.spec.hidden_size
+        for sample in samples:
+            if sample.states is None:
+                raise UsageError(
+                    f"{self.work.text} holds text without the target's states, written with "
+                    "--labels hard; use these labels, or another --work"
+                )
+            if sample.states.shape[1] != width:
+                raise UsageError(
+                    f"{self.work.text} holds states {sample.states.shape[1]} wide, the target's "
+                    f"are {width}: they are another target's; name another --work"
+                )
 
     def answers(self) -> list[Sample]:
         """The target's answers to the evaluation file; empty without one."""

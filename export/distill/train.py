@@ -123,7 +123,7 @@ class Trainer:
 
         self.draft, self._peak_rate = draft, peak_rate
         self.progress = Progress()
-        self._samples, self._labels = samples, labels
+        self.samples, self._labels = samples, labels
         self._seed, self._budget, self._dtype = seed, budget, dtype
         self.num_sequences = len(samples)
         self.tokens_a_pass = sum(len(sample) for sample in samples)
@@ -153,7 +153,7 @@ class Trainer:
                 if stop or share >= 1.0:
                     return
                 part = parts[self.progress.batch_in_pass]
-                self._step(collate([self._samples[index] for index in part]), share)
+                self._step(collate([self.samples[index] for index in part]), share)
                 seconds = self.progress.seconds + clock() - begun
                 self.progress = replace(self.progress, seconds=seconds)
                 if after_step(self.progress):
@@ -163,7 +163,7 @@ class Trainer:
 
     def _parts(self) -> list[list[int]]:
         rng = np.random.default_rng([self._seed, self.progress.num_passes])
-        return order([len(sample) for sample in self._samples], BATCH, rng)
+        return order([len(sample) for sample in self.samples], BATCH, rng)
 
     def _step(self, batch: Batch, share: float) -> None:
         import torch

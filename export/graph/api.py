@@ -32,9 +32,10 @@ from engines.errors import CheckpointError, UnsupportedModelError
 from engines.manifest import KvLayout, Limits
 from engines.tensors import DType, TensorSpec
 from export.checkpoint.spec import ModelSpec
-from export.graph.precision import Precision, precision_for
+from export.graph.precision import Precision, names_for, precision_for
 
 DATA_FILE = "model.onnx.data"
+_PREFERRED = ("int4", "int8", "fp16", "bf16", "fp32")  # the smallest first
 
 Progress = Callable[[str, int, int], None]
 """Called with (what is being done, done so far, total)."""
@@ -131,10 +132,12 @@ def require_fit(
             f"{limits.num_draft} tokens of a branch; build with --num-draft {spec.window} or less"
         )
     if arithmetic.blocks:
-        _require_blocks(role, spec, arithmetic, block)
+        _require_blocks(role, spec, backend, arithmetic, block)
 
 
-def _require_blocks(role: str, spec: ModelSpec, arithmetic: Precision, block: int) -> None:
+def _require_blocks(
+    role: str, spec: ModelSpec, backend: str, arithmetic: Precision, block: int
+) -> None:
     widths = {  # of what the matrices multiply
         "hidden_size": spec.hidden_size,
         "intermediate_size": spec.intermediate_size,
@@ -143,13 +146,14 @@ def _require_blocks(role: str, spec: ModelSpec, arithmetic: Precision, block: in
     fitting = [each for each in arithmetic.blocks if not any(x % each for x in widths.values())]
     if block in fitting:
         return
-    name, width = next((name, width) for name, width in widths.items() if width % block)
-    way_out = (
-        f"--block {fitting[0]}"
-        if fitting
-        else f"--precision fp{8 * arithmetic.activation.itemsize}"
-    )
+    if fitting:
+        rules_out, way_out = block, f"--block {fitting[0]}"
+    else:  # name what the smallest blocks do not divide either
+        rules_out = min(arithmetic.blocks)
+        without = (name for name in names_for(backend) if not precision_for(backend, name).blocks)
+        way_out = f"--precision {min(without, key=_PREFERRED.index)}"
+    name, width = next((name, width) for name, width in widths.items() if width % rules_out)
     raise UnsupportedModelError(
-        f"the {role}'s {name} is {width}, which blocks of {block} weights do not divide; "
+        f"the {role}'s {name} is {width}, which blocks of {rules_out} weights do not divide; "
         f"build with {way_out}"
     )

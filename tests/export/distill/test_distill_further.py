@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from engines.errors import UsageError
+from engines.errors import SsdError, UsageError
 from export.checkpoint.api import open_checkpoint
 from export.checkpoint.spec import ModelSpec
 from export.checkpoint.weights import EMBEDDING
@@ -183,6 +183,53 @@ def test_a_draft_that_grows_says_at_first_what_it_said_before(
     card = (tmp_path / "second" / "README.md").read_text()
     assert f"trained further from the draft first, which had {had}." in card
     assert "--start-from first --layers 3 --seed 0" in card
+
+
+@pytest.mark.parametrize("changed", ["the text", "the draft"])
+def test_a_run_goes_on_with_what_it_began_with(
+    changed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights of one draft went on under the ids of another, or the process died in the optimiser;
+    text that the run had learnt could be measured as held out. The names stay the same."""
+    pair = Pair(tmp_path, "--from-layers", "0", "2")
+    options = ("--start-from", str(pair.draft), "--work", str(tmp_path / "w"), "--resume")
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "run", killed)
+        with pytest.raises(KeyboardInterrupt):
+            pair.train("second", 1, *options)
+    if changed == "the draft":
+        config = json.loads((pair.draft / "config.json").read_text())
+        (pair.draft / "config.json").write_text(json.dumps({**config, "rms_norm_eps": 1e-4}))
+        with pytest.raises(UsageError, match=r"has started from first, .*, this command first, "):
+            pair.train("second", 1, *options)
+    else:
+        with pytest.raises(UsageError, match=r"has training text 58 sequences, .*command 58 seq"):
+            pair.train("second", 2, *options)
+    assert not (tmp_path / "second").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"num_hidden_layers": 1}, "model.layers.1"),
+        ({"vocab_size": 400}, "has 400 ids in its config.json, the target 320"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "rope scaling LinearRope"),
+    ],
+)
+def test_an_earlier_draft_is_read_as_it_is_or_refused(
+    change: dict[str, object], told: str, tmp_path: Path
+) -> None:
+    """A layer was dropped, and what the decoder does not know was left out, without a word."""
+    pair = Pair(tmp_path, "--from-layers", "0", "2")
+    config = json.loads((pair.draft / "config.json").read_text())
+    (pair.draft / "config.json").write_text(json.dumps({**config, **change}))
+    with pytest.raises(SsdError, match=told):
+        pair.train("second", 1, "--start-from", str(pair.draft))
+    assert not (tmp_path / "second.work").exists()
 
 
 def test_a_draft_does_not_shrink(tmp_path: Path) -> None:

@@ -71,6 +71,37 @@ def test_damaged_states_are_named_in_one_line_with_what_to_remove(
     assert told.endswith(f"; remove it and {NAME}.npz beside it")
 
 
+@pytest.mark.parametrize(
+    ("old", "new"), [(b")", b"("), (b"descr", b"de'cr"), (b"'shape'", b"'shap\xff'")]
+)
+def test_a_header_that_python_cannot_read_is_damage(folder: Path, old: bytes, new: bytes) -> None:
+    """numpy reads a header as Python's own text, and fails as Python's parser does."""
+    path = folder / f"{NAME}.npy"
+    path.write_bytes(path.read_bytes().replace(old, new, 1))
+    assert "damaged" in refused(lambda: READINGS[1](folder))
+
+
+def test_an_archive_in_the_place_of_the_states_is_refused(folder: Path) -> None:
+    path = folder / f"{NAME}.npy"
+    path.write_bytes((folder / f"{NAME}.npz").read_bytes())
+    assert "damaged" in refused(lambda: READINGS[1](folder))
+
+
+def test_states_that_were_removed_are_missed(folder: Path) -> None:
+    """It was "written with --labels hard", of text that was not."""
+    (folder / f"{NAME}.npy").unlink()
+    assert "the states of its text, is missing" in refused(lambda: READINGS[1](folder))
+
+
+def test_lengths_that_do_not_belong_to_the_sequences_are_damage(folder: Path) -> None:
+    path = folder / f"{NAME}.npz"
+    with np.load(path) as archive:
+        arrays = dict(archive)
+    for known in (np.array(5), np.array([5.0]), np.array([2, 3])):
+        np.savez(path, **{**arrays, "known": known})
+        assert "expected 1 lengths of states" in refused(lambda: READINGS[1](folder))
+
+
 def test_a_shard_that_cannot_be_read_is_not_called_damaged(folder: Path) -> None:
     """Somebody else's file, or one on a disk that fails, is not to be removed."""
     (folder / f"{NAME}.npz").unlink()

@@ -279,7 +279,7 @@ def test_a_weight_beyond_float16_is_refused_by_name(tmp_path, checkpoint):
 
 
 def test_blocks_that_do_not_fit_a_layer_are_refused_with_what_does(tmp_path):
-    for hidden, block, fix in ((96, 64, "--block 32"), (80, 32, "--precision fp16")):
+    for hidden, block, fix in ((96, 64, "--block 32"), (80, 32, "--precision int8")):
         folder = tmp_path / f"{hidden}"
         make_llama(folder, hidden=hidden, heads=4, kv_heads=2, head_dim=16, tokenizer=False)
         with pytest.raises(UnsupportedModelError, match=fix):
