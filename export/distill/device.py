@@ -19,7 +19,7 @@ def check(name: str) -> None:
 
     try:
         torch.zeros(1, device=name)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+    except (RuntimeError, AssertionError) as error:
         reason = str(error).strip().splitlines()[0]
         raise UsageError(f"--device {name} cannot be used ({reason}); try --device cpu") from None
 

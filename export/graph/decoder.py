@@ -92,7 +92,9 @@ class DecoderGraph:
     def result(self, model: ir.Model) -> GraphResult:
         """What ``build_graph`` returns for ``model``, the graph after the backend's rewrites."""
         request = self.request
-        rows = model.graph.inputs[-1].shape[2]  # type: ignore[index]
+        cache = model.graph.inputs[-1].shape
+        assert cache is not None, "every input of the border has a shape"
+        rows = cache[2]
         dim = rows if isinstance(rows, int) else str(rows)
 
         def save(folder: Path) -> None:

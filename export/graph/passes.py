@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -35,12 +36,15 @@ def bind_attended_rows(model: ir.Model) -> None:
     """
     for node in list(model.graph):
         if node.op_type == "Slice" and (node.name or "").endswith(ATTENDED):
-            ir.convenience.replace_all_uses_with(node.outputs[0], node.inputs[0])  # type: ignore[arg-type]
+            cut = node.inputs[0]
+            assert cut is not None, "a Slice has something to cut"
+            ir.convenience.replace_all_uses_with(node.outputs[0], cut)
             _remove_unread(model.graph, node.outputs[0])
     for value in [*model.graph.inputs, *model.graph.outputs]:
         if (value.name or "").startswith("kv."):
-            shape = list(value.shape)  # type: ignore[arg-type]
-            value.shape = ir.Shape([*shape[:2], ROWS, shape[3]])
+            assert value.shape is not None, "every value of the border has a shape"
+            batch, heads, _, size = value.shape
+            value.shape = ir.Shape([batch, heads, ROWS, size])
 
 
 def split_heads_once(model: ir.Model, spec: ModelSpec) -> None:
@@ -164,9 +168,9 @@ class _Maker:
         inputs: Sequence[ir.Value | None],
         name: str,
         num_outputs: int,
-        **attributes: object,
+        **attributes: Any,
     ) -> Sequence[ir.Value]:
-        attrs = ir.convenience.convert_attributes(attributes)  # type: ignore[arg-type]
+        attrs = ir.convenience.convert_attributes(attributes)
         node = ir.Node("", kind, inputs, attrs, num_outputs=num_outputs, name=name)
         for index, value in enumerate(node.outputs):
             value.name = f"{name}.{index}"

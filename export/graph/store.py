@@ -25,11 +25,12 @@ def save_model(
     (A tied int8 embedding and head are two initializers, because ONNX Runtime fuses a quantised
     matrix only when nothing else reads it.) The model's weights become references to the file.
     """
-    initializers = [v for v in model.graph.initializers.values() if v.const_value is not None]
+    found = model.graph.initializers.values()
+    initializers = [(each, each.const_value) for each in found if each.const_value is not None]
     written: dict[tuple[int, int], int] = {}
     with data_path.open("wb") as data:
-        for done, value in enumerate(initializers, start=1):
-            if value.const_value.nbytes > INLINE_BYTES:  # type: ignore[union-attr]
+        for done, (value, content) in enumerate(initializers, start=1):
+            if content.nbytes > INLINE_BYTES:
                 _move_out(value, data, data_path, written)
             progress(done, len(initializers))
     model_path.write_bytes(ir.serde.serialize_model(model).SerializeToString())
@@ -51,7 +52,7 @@ def _move_out(
         offset=written[key],
         length=tensor.nbytes,
         dtype=tensor.dtype,
-        shape=tensor.shape,  # type: ignore[arg-type]
+        shape=ir.Shape(array.shape),
         name=tensor.name or "",
         base_dir=path.parent,
     )

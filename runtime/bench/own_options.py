@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from engines.errors import UsageError
 from runtime.bench.dataset.peers.api import QUANTISATIONS
@@ -234,8 +235,8 @@ def own_arguments(args: argparse.Namespace) -> argparse.Namespace:
     return argparse.Namespace(**vars(args) | own)
 
 
-def _add(group: argparse._ActionsContainer, option: str, **how: object) -> None:
-    group.add_argument(option, dest=OWN + option[2:].replace("-", "_"), **how)  # type: ignore[arg-type]
+def _add(group: argparse._ActionsContainer, option: str, **how: Any) -> None:
+    group.add_argument(option, dest=OWN + option[2:].replace("-", "_"), **how)
 
 
 def _own_names(args: argparse.Namespace) -> list[str]:

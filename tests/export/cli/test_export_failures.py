@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 import pytest
@@ -190,19 +190,24 @@ def test_an_operating_system_error_is_one_line(
     assert failing(capsys, "inspect", "b") == "error: Permission denied: /root/b\n"
 
 
+def inspected(folder: Path, stdout: TextIO) -> subprocess.CompletedProcess[str]:
+    """``inspect`` of a bundle, in a process whose standard output goes there."""
+    return subprocess.run(
+        [sys.executable, "-m", "export", "inspect", str(folder)],
+        cwd=ROOT,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+
+
 def test_a_closed_pipe_is_quiet(tmp_path: Path) -> None:
     folder = write_bundle(tmp_path / "b")
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "w") as closed:
-        process = subprocess.run(
-            [sys.executable, "-m", "export", "inspect", str(folder)],
-            cwd=ROOT,
-            stdout=closed,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
+        process = inspected(folder, closed)
     assert process.returncode == 141
     assert process.stderr == ""
 
@@ -210,13 +215,6 @@ def test_a_closed_pipe_is_quiet(tmp_path: Path) -> None:
 def test_a_full_disk_behind_stdout_is_one_line(tmp_path: Path) -> None:
     folder = write_bundle(tmp_path / "b")
     with open("/dev/full", "w", encoding="utf-8") as full:
-        process = subprocess.run(
-            [sys.executable, "-m", "export", "inspect", str(folder)],
-            cwd=ROOT,
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
+        process = inspected(folder, full)
     assert process.returncode == 2
     assert process.stderr == "error: cannot write to standard output: No space left on device\n"

@@ -57,6 +57,15 @@ class Watched(Trainer):
         self.rates[-1] = max(self.rates[-1], self.optimizer.param_groups[0]["lr"])
 
 
+@pytest.fixture
+def trainings(monkeypatch: pytest.MonkeyPatch) -> type[Watched]:
+    """What the test's trainings begin with, in their order."""
+    monkeypatch.setattr(Watched, "begun", [])
+    monkeypatch.setattr(Watched, "rates", [])
+    monkeypatch.setattr(pipeline, "Trainer", Watched)
+    return Watched
+
+
 class Pair:
     """A tiny target, text, and a draft trained on some of it."""
 
@@ -76,21 +85,17 @@ class Pair:
 
 @pytest.mark.parametrize("shape", [("--from-layers", "0", "2"), ("--width", "32")])
 def test_it_goes_on_with_the_weights_and_ids_of_the_earlier_draft(
-    shape: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shape: tuple[str, ...], tmp_path: Path, trainings: type[Watched]
 ) -> None:
     """Starting from the target's layers again, or with ids chosen anew, would throw away what the
     first run has learnt, and nothing but the figures would show it."""
-    begun: list[dict[str, np.ndarray]] = []
-    rates: list[float] = []
-    monkeypatch.setattr(Watched, "begun", begun)
-    monkeypatch.setattr(Watched, "rates", rates)
-    monkeypatch.setattr(pipeline, "Trainer", Watched)
     pair = Pair(tmp_path, *shape)
     found = open_checkpoint(pair.train("second", 1, "--start-from", str(pair.draft)))
-    first = open_checkpoint(pair.draft)
+    first, begun = open_checkpoint(pair.draft), trainings.begun[1]
     for name in first.tensor_names():
-        assert np.array_equal(begun[1][name], first.tensor(name)), name
-    assert rates == pytest.approx([PEAK_RATE, FURTHER_RATE], rel=0.1)  # its start would be lost
+        assert np.array_equal(begun[name], first.tensor(name)), name
+    # A second run at the peak of a first would lose what it starts with.
+    assert trainings.rates == pytest.approx([PEAK_RATE, FURTHER_RATE], rel=0.1)
     assert found.spec == first.spec
     assert np.array_equal(found.draft_map(), first.draft_map())
     assert not np.array_equal(found.tensor("lm_head.weight"), first.tensor("lm_head.weight"))
@@ -102,22 +107,19 @@ def test_it_goes_on_with_the_weights_and_ids_of_the_earlier_draft(
 
 @pytest.mark.parametrize("shape", [("--from-layers", "0", "2"), ("--width", "32")])
 def test_it_goes_on_with_another_choice_of_ids(
-    shape: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shape: tuple[str, ...], tmp_path: Path, trainings: type[Watched]
 ) -> None:
     """What the draft knows of an id must stay with that id, not with the row it was in."""
     pair = Pair(tmp_path, *shape)
-    begun: list[dict[str, np.ndarray]] = []
-    monkeypatch.setattr(Watched, "begun", begun)
-    monkeypatch.setattr(pipeline, "Trainer", Watched)
     options = ("--start-from", str(pair.draft), "--vocab", "200")
     found = open_checkpoint(pair.train("second", 1, *options))
-    first = open_checkpoint(pair.draft)
+    first, begun = open_checkpoint(pair.draft), trainings.begun[1]
     ids, own = found.draft_map().tolist(), first.draft_map().tolist()
     assert len(ids) == 200
     assert set(ids) - set(own)
     head = first.tensor("lm_head.weight")
     for at, number in enumerate(ids):
-        row = begun[0]["lm_head.weight"][at]
+        row = begun["lm_head.weight"][at]
         if number in own:
             np.testing.assert_array_equal(row, head[own.index(number)])
         else:  # a row of the target's would be far too likely: the draft's states have moved
@@ -153,18 +155,16 @@ def test_a_draft_of_another_target_is_refused_before_training(tmp_path: Path) ->
     ("shape", "had"), [(("--from-layers", "0", "2"), 2), (("--width", "32", "--layers", "1"), 1)]
 )
 def test_a_draft_that_grows_says_at_first_what_it_said_before(
-    shape: tuple[str, ...], had: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shape: tuple[str, ...], had: int, tmp_path: Path, trainings: type[Watched]
 ) -> None:
     """Layers that began as anything else would throw away what the first run has learnt."""
     import torch
 
     pair = Pair(tmp_path, *shape)
-    begun: list[dict[str, np.ndarray]] = []
-    monkeypatch.setattr(Watched, "begun", begun)
-    monkeypatch.setattr(pipeline, "Trainer", Watched)
     options = ("--start-from", str(pair.draft), "--layers", "3")
     found = open_checkpoint(pair.train("second", 1, *options))
     first, target = open_checkpoint(pair.draft), open_checkpoint(pair.target)
+    begun = trainings.begun[1]
     text = torch.tensor([[5, 40, 42, 44, 46]])
 
     def said(spec: ModelSpec, weights: dict[str, np.ndarray]) -> np.ndarray:
@@ -175,11 +175,11 @@ def test_a_draft_that_grows_says_at_first_what_it_said_before(
 
     before = said(first.spec, {name: first.tensor(name) for name in first.tensor_names()})
     assert found.spec == replace(first.spec, num_layers=3)
-    np.testing.assert_array_equal(said(found.spec, begun[0]), before)
+    np.testing.assert_array_equal(said(found.spec, begun), before)
     for layer in range(had - 1, 2):  # the added ones, which have learnt since
         for part in ("self_attn.o_proj", "mlp.down_proj", "mlp.gate_proj", "self_attn.q_proj"):
             name = f"model.layers.{layer}.{part}.weight"
-            assert not np.array_equal(found.tensor(name), begun[0][name].astype(np.float16)), name
+            assert not np.array_equal(found.tensor(name), begun[name].astype(np.float16)), name
     card = (tmp_path / "second" / "README.md").read_text()
     assert f"trained further from the draft first, which had {had}." in card
     assert "--start-from first --layers 3 --seed 0" in card
