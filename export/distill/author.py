@@ -17,7 +17,7 @@ from engines.errors import UsageError
 from export.distill import seeds
 from export.distill.chat import Frame
 from export.distill.corpus import Sample
-from export.distill.generate import Done, Job
+from export.distill.generate.generator import Done, Job
 
 MAX_LEN = 1024  # prompt and answer together, tokens
 QUESTION_TOKENS = 48
@@ -29,7 +29,6 @@ ARTICLE_SHARE, SUM_SHARE = 0.2, 0.15  # of the questions
 TASKS_A_PASSAGE = 1
 LEAST_PASSAGE = 60  # tokens
 NUM_PASSAGES = 256  # remembered
-LONG_BATCH = 192  # tasks that wait until they are written together: rows of like length
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,24 +74,23 @@ class Author:
                 "that it wrote with --data"
             )
         self.num_too_long = 0
-        self._prompts = deque(self._in_batches(prompts))
+        # In random order: whenever writing is stopped, prompts of every kind have been answered.
+        self._prompts = deque(prompts[at] for at in self._rng.permutation(len(prompts)))
         self._answers: deque[Job] = deque()
-        self._tasks: list[Job] = []
+        self._tasks: deque[Job] = deque(maxlen=NUM_PASSAGES)
         self._passages: deque[tuple[str, str]] = deque(maxlen=NUM_PASSAGES)
 
     def next_job(self) -> Job:
-        """What to write next. Tasks over passages are long, and come in runs of their own, sorted
-        by length: the longest row of a batch sets the price of all."""
+        """What to write next: an answer to what has just been asked, the user's prompts, tasks
+        over what has been written, and questions."""
         while self._prompts and not self._answers:
             text = self._prompts.popleft()
             self._queue(text, _Answer(text, is_prompt=True), self._answer_tokens)
             if not self._answers:
                 self.num_too_long += 1
-        if len(self._tasks) >= LONG_BATCH:
-            self._answers.extend(sorted(self._tasks, key=lambda job: len(job.prompt)))
-            self._tasks.clear()
-        if self._answers:
-            return self._answers.popleft()
+        for waiting in (self._answers, self._tasks):
+            if waiting:
+                return waiting.popleft()
         return self._question()
 
     def take(self, done: Done) -> tuple[Sample, str | None] | None:
@@ -186,13 +184,6 @@ class Author:
         if self._rng.random() >= self._greedy_share:
             heat = WARM_TEMPERATURES[int(self._rng.integers(len(WARM_TEMPERATURES)))]
         return Job(prompt, min(max_tokens, room), heat, tag)
-
-    def _in_batches(self, prompts: Sequence[str]) -> list[str]:
-        """Prompts of like length together, as tasks are, in runs whose order is random: whenever
-        writing is stopped, short and long ones have been answered."""
-        found = sorted(prompts, key=len)
-        runs = [found[at : at + LONG_BATCH] for at in range(0, len(found), LONG_BATCH)]
-        return [prompt for at in self._rng.permutation(len(runs)) for prompt in runs[at]]
 
     def _sum(self, form: str) -> str:
         a, b, c = (int(self._rng.integers(low, high)) for low, high in ((20, 500), (2, 20), (2, 9)))

@@ -19,10 +19,10 @@ import numpy.typing as npt
 from export.distill import shards
 from export.distill.chat import Frame
 from export.distill.corpus import Sample
-from export.distill.generate import Done, Generator, Job
+from export.distill.generate.generator import Done, Generator, Job
+from export.distill.generate.noise import GumbelNoise
 from export.distill.llama import Llama
 from export.distill.measure import num_rounds, ranks
-from export.distill.noise import GumbelNoise
 from export.distill.prompts import Question
 
 NUM_DRAFT = 4

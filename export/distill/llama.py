@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from engines.errors import UnsupportedModelError
 from export.checkpoint.rope import Llama3Rope
@@ -24,14 +24,6 @@ KNOWN_EXTRAS = ("draft_vocab_size", "embeddings_from_target", "qkv_bias")
 """What a ModelSpec may add to a plain Llama that this decoder has; anything else is refused."""
 
 
-class Store(Protocol):
-    """Where the keys and values of a pass go, and which ones it attends."""
-
-    def __call__(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Keep [B, Hkv, T, D]; return the keys and values to attend, [B, Hkv, rows, D]."""
-        ...
-
-
 @dataclass(slots=True)
 class Llama:
     """The decoder of a Llama or Qwen3 checkpoint. Shares ``weights`` with its caller."""
@@ -39,12 +31,12 @@ class Llama:
     spec: ModelSpec
     weights: dict[str, Tensor]
     watch: Callable[[Tensor], None] | None = None  # sees what every norm of the stream reads
-    _inv_freq: Tensor = field(init=False)  # float32 [D/2], radians a position
+    inv_freq: Tensor = field(init=False)  # float32 [D/2], radians a position
 
     def __post_init__(self) -> None:
         import torch
 
-        self._inv_freq = torch.from_numpy(inv_freq(self.spec)).float().to(self.device)
+        self.inv_freq = torch.from_numpy(inv_freq(self.spec)).float().to(self.device)
 
     @property
     def device(self) -> torch.device:
@@ -56,30 +48,19 @@ class Llama:
         moved = {name: tensor.to(device, dtype) for name, tensor in self.weights.items()}
         return Llama(self.spec, moved)
 
-    def hidden(
-        self,
-        tokens: Tensor,
-        *,
-        positions: Tensor | None = None,
-        mask: Tensor | None = None,
-        store: Store | None = None,
-    ) -> Tensor:
-        """Final-norm output [B, T, C] for token ids [B, T].
+    def hidden(self, tokens: Tensor) -> Tensor:
+        """Final-norm output [B, T, C] for token ids [B, T], each attending those before it.
 
-        ``positions`` [B, T] default to 0..T-1. ``mask`` [B, 1, T, rows] is bool (True = attend) or
-        added to the scores; without it attention is causal, which also makes padding on the right
-        harmless. ``store`` keeps keys and values, and may bring those of earlier tokens.
+        So padding on the right is harmless.
         """
         import torch
 
-        if positions is None:
-            positions = torch.arange(tokens.shape[1], device=self.device)[None]
-        angles = positions[..., None].float() * self._inv_freq  # [B, T, D/2]
-        rotary = (angles.cos()[:, None], angles.sin()[:, None])  # [B, 1, T, D/2]
+        angles = torch.arange(tokens.shape[1], device=self.device)[:, None] * self.inv_freq
+        rotary = (angles.cos(), angles.sin())  # [T, D/2]
 
         states = self.weights[EMBEDDING][tokens]
         for layer in range(self.spec.num_layers):
-            states = states + self._attention(layer, states, rotary, mask, store)
+            states = states + self._attention(layer, states, rotary)
             states = states + self._mlp(layer, states)
         return self._norm(states, "model.norm.weight")
 
@@ -94,14 +75,7 @@ class Llama:
 
         return functional.linear(hidden, self.head)
 
-    def _attention(
-        self,
-        layer: int,
-        states: Tensor,
-        rotary: tuple[Tensor, Tensor],
-        mask: Tensor | None,
-        store: Store | None,
-    ) -> Tensor:
+    def _attention(self, layer: int, states: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
         from torch.nn import functional
 
         prefix = f"model.layers.{layer}"
@@ -120,19 +94,10 @@ class Llama:
         query = rotate(query.transpose(1, 2), rotary)
         key = rotate(key.transpose(1, 2), rotary)
         value = value.transpose(1, 2)
-        if store is not None:
-            key, value = store(layer, key, value)
-        if query.shape[2] == 1 and mask is not None:
-            # The query heads that share keys become rows of one head: five times as fast as
-            # letting torch spread the keys over the query heads.
-            grouped = query.reshape(len(query), self.spec.num_kv_heads, -1, self.spec.head_dim)
-            mixed = functional.scaled_dot_product_attention(grouped, key, value, attn_mask=mask)
-            mixed = mixed.reshape(len(query), 1, -1)
-        else:
-            mixed = functional.scaled_dot_product_attention(
-                query, key, value, attn_mask=mask, is_causal=mask is None, enable_gqa=True
-            )
-            mixed = mixed.transpose(1, 2).flatten(2)
+        mixed = functional.scaled_dot_product_attention(
+            query, key, value, is_causal=True, enable_gqa=True
+        )
+        mixed = mixed.transpose(1, 2).flatten(2)
         return functional.linear(mixed, self.weights[f"{prefix}.self_attn.o_proj.weight"])
 
     def _mlp(self, layer: int, states: Tensor) -> Tensor:
@@ -150,9 +115,7 @@ class Llama:
         weight = self.weights[name]
         if self.watch is not None and "self_attn" not in name:
             self.watch(states)
-        wide = states.float()
-        scale = (wide.square().mean(-1, keepdim=True) + self.spec.rms_norm_eps).rsqrt()
-        return (wide * scale).to(states.dtype) * weight
+        return rms_norm(states, weight, self.spec.rms_norm_eps)
 
 
 def check_supported(spec: ModelSpec, where: str) -> None:
@@ -173,8 +136,15 @@ def check_supported(spec: ModelSpec, where: str) -> None:
         )
 
 
+def rms_norm(states: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """``states`` [..., C] to unit mean square, in float32, times ``weight`` [C]."""
+    wide = states.float()
+    scale = (wide.square().mean(-1, keepdim=True) + eps).rsqrt()
+    return (wide * scale).to(states.dtype) * weight
+
+
 def rotate(heads: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
-    """Rotary embedding of [B, heads, T, D], halves rotated against each other."""
+    """Rotary embedding of [..., D], halves rotated against each other; cos and sin [..., D/2]."""
     import torch
 
     cos, sin = rotary

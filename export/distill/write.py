@@ -15,15 +15,15 @@ from export.distill import author, shards
 from export.distill.author import Author
 from export.distill.chat import Frame
 from export.distill.corpus import Sample
-from export.distill.generate import Done, Generator
+from export.distill.generate.generator import Done, Generator
+from export.distill.generate.noise import GumbelNoise
 from export.distill.llama import Llama
-from export.distill.noise import GumbelNoise
 from export.distill.stop import Stop
 from export.progress import say
 
 PREFIX = "written"
 SHARD_SEQUENCES = 128
-NUM_ROWS = {"cpu": 64, "cuda": 256}
+NUM_ROWS = {"cpu": 128, "cuda": 256}
 
 
 @dataclass(frozen=True, slots=True)

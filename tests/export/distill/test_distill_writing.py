@@ -13,95 +13,13 @@ import pytest
 from engines.errors import UsageError
 from export.checkpoint.api import open_checkpoint
 from export.distill import shards, write
-from export.distill.author import LONG_BATCH, Author
+from export.distill.author import Author
 from export.distill.chat import Frame, frame_of
 from export.distill.corpus import Sample
-from export.distill.generate import Done, Generator, Job
-from export.distill.llama import Llama
-from export.distill.noise import GumbelNoise
+from export.distill.generate.generator import Done, Job
 from export.distill.stop import Stop, held_back
 from export.distill.text import load_target
 from tests.helpers.checkpoints import make_llama
-
-
-def model_in(folder: Path) -> Llama:
-    return load_target(open_checkpoint(make_llama(folder / "m")))
-
-
-def alone(model: Llama, prompt: list[int], num_tokens: int) -> list[int]:
-    import torch
-
-    sequence = list(prompt)
-    for _ in range(num_tokens):
-        with torch.no_grad():
-            logits = model.logits(model.hidden(torch.tensor([sequence])))
-        sequence.append(int(logits[0, -1].argmax()))
-    return sequence[len(prompt) :]
-
-
-def generator_for(model: Llama, num_rows: int, end_ids: tuple[int, ...] = ()) -> Generator:
-    noise = GumbelNoise(model.spec.vocab_size, num_rows, 0)
-    return Generator(
-        model, num_rows=num_rows, max_len=64, end_ids=end_ids, noise=noise, keep_states=True
-    )
-
-
-@pytest.mark.torch
-def test_rows_write_what_each_prompt_alone_would(tmp_path: Path) -> None:
-    """Refilled rows, stale cache rows, positions: a slip lets one sequence change another."""
-    import torch
-
-    model = model_in(tmp_path)
-    rng = np.random.default_rng(0)
-    prompts = [rng.integers(3, 300, rng.integers(1, 40)).tolist() for _ in range(11)]
-    jobs = [Job(prompt, 1 + 5 * (n % 4), 0.0, n) for n, prompt in enumerate(prompts)]
-    left = list(jobs)
-    done = list(generator_for(model, 3).run(lambda: left.pop(0) if left else None))
-    assert sorted(each.job.tag for each in done) == list(range(11))
-    for each in done:
-        prompt = list(each.job.prompt)
-        assert each.answer == alone(model, prompt, each.job.max_tokens)
-        with torch.no_grad():
-            states = model.hidden(torch.tensor([prompt + each.answer]))[0, :-1].numpy()
-        assert each.states.shape == states.shape
-        np.testing.assert_allclose(each.states, states, atol=0.02)
-
-
-@pytest.mark.torch
-def test_an_answer_ends_with_its_end_id(tmp_path: Path) -> None:
-    model = model_in(tmp_path)
-    answer = alone(model, [5, 6, 7], 12)
-    left = [Job([5, 6, 7], 12, 0.0)]
-    [done] = generator_for(model, 2, (answer[4],)).run(lambda: left.pop() if left else None)
-    assert done.answer == answer[: answer.index(answer[4]) + 1]
-
-
-@pytest.mark.torch
-def test_a_stop_keeps_what_has_been_written(tmp_path: Path) -> None:
-    model = model_in(tmp_path)
-    asked = iter([False] * 5 + [True] * 100)
-    [done] = generator_for(model, 1).run(lambda: Job([9, 8], 50, 0.0), lambda: next(asked))
-    assert 0 < len(done.answer) < 50
-    assert done.answer == alone(model, [9, 8], len(done.answer))
-
-
-@pytest.mark.torch
-def test_noise_draws_from_the_softmax() -> None:
-    """Noise of the wrong law (or its sign) would write text that the target does not write.
-
-    False alarm: chi-square with 3 degrees of freedom above 16.3, one in a thousand seeds.
-    """
-    import torch
-
-    logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
-    noise = GumbelNoise(4, 100, seed=3)
-    drawn = torch.cat(
-        [noise.sample(logits.repeat(100, 1), torch.full((100,), 0.8)) for _ in range(40)]
-    )
-    expected = 4000 * (logits / 0.8).softmax(0).numpy()
-    found = np.bincount(drawn.numpy(), minlength=4)
-    assert float(((found - expected) ** 2 / expected).sum()) < 16.3
-    assert set(noise.sample(logits.repeat(100, 1), torch.zeros(100)).tolist()) == {0}
 
 
 def toy_frame() -> Frame:
@@ -182,17 +100,24 @@ def test_a_prompt_that_fills_its_row_is_not_answered_by_nothing() -> None:
     assert (len(job.prompt), job.max_tokens) == (199, 1)
 
 
-def test_prompts_of_like_length_are_answered_together() -> None:
-    """One long prompt in a batch makes all its rows pay for its length."""
-    rng = np.random.default_rng(0)
-    lengths = rng.permutation(np.arange(1, 2001)).tolist()
-    prompts = ["x" * length for length in lengths]
+def test_a_stop_leaves_out_no_kind_of_prompts() -> None:
+    """A file sorted by kind: whenever the time is over, some of each have been answered."""
+    prompts = [f"{kind}{number}" for kind in "abcd" for number in range(100)]
+    author = Author(toy_frame(), 0, prompts, max_len=1000)
+    first = [shown(author.next_job()) for _ in range(60)]
+    assert {each[len("<u>")] for each in first} == set("abcd")
+
+
+def test_tasks_wait_for_the_users_prompts() -> None:
+    """One of each answer: time for the prompts would be halved. Questions wait for tasks, too."""
+    prompts = [f"question {index}" for index in range(30)]
     author = Author(toy_frame(), 0, prompts, max_len=10_000)
-    found = [len(author.next_job().prompt) for _ in prompts]
-    assert sorted(found) == [length + 6 for length in range(1, 2001)]
-    runs = [found[at : at + LONG_BATCH] for at in range(0, len(found), LONG_BATCH)]
-    assert sum(max(run) - min(run) < 2 * LONG_BATCH for run in runs) >= len(runs) - 2
-    assert [run[0] for run in runs] != sorted(run[0] for run in runs)  # a stop leaves out no kind
+    passage = "A fox ran over the hill. It saw a hen. The hen flew off. " * 3
+    for _ in prompts:
+        job = author.next_job()
+        assert shown(job).startswith("<u>question")
+        author.take(done(job, passage))
+    assert "A fox" in shown(author.next_job())
 
 
 def test_a_prompt_without_room_for_an_answer_is_left_out() -> None:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SIZE = 1 << 23
+ROWS = 32  # at a time: float32 logits of more of them do not stay in a CPU's cache
 STRIDE = 65_537  # between the places where two neighbouring rows read: prime, so patterns differ
 
 
@@ -35,6 +36,13 @@ class GumbelNoise:
 
         argmax(logits + T g) is argmax(logits / T + g), and defined at T = 0.
         """
+        import torch
+
         first = int(self._rng.integers(len(self._table) - self._span))
         noise = self._table.as_strided((len(logits), self._vocab_size), (STRIDE, 1), first)
-        return logits.addcmul(noise, temperatures[:, None]).argmax(-1)
+        drawn = []
+        for at in range(0, len(logits), ROWS):
+            part = slice(at, at + ROWS)
+            noisy = logits[part].float().addcmul_(noise[part], temperatures[part, None])
+            drawn.append(noisy.argmax(-1))
+        return torch.cat(drawn)

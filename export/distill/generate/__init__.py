@@ -1,0 +1,1 @@
+"""A target continues many prompts at once (generator.py)."""

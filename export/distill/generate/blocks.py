@@ -1,0 +1,189 @@
+"""Keys and values of many rows in one pool of blocks, and attention over them.
+
+A row's tokens lie in blocks that need not be neighbours (as in PagedAttention, Kwon et al. 2023),
+so that one product reads all blocks in use and nothing else. With rows padded to the longest, the
+rest would be read too: two to three times as much where lengths differ.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from export.checkpoint.spec import ModelSpec
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    Ints = npt.NDArray[np.int64]
+
+SIZE = 64  # tokens a block
+
+
+class Blocks:
+    """Room for ``num_rows`` rows of ``max_len`` tokens. A CPU's memory is taken when it is used."""
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        num_rows: int,
+        max_len: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        import torch
+
+        num_blocks = -(-max_len // SIZE)
+        self.device, self.num_heads, self.num_kv_heads = device, spec.num_heads, spec.num_kv_heads
+        pool = (spec.num_layers, num_rows * num_blocks, spec.num_kv_heads, SIZE, spec.head_dim)
+        self.keys = torch.zeros(pool, dtype=dtype, device=device)
+        self.values = torch.zeros(pool, dtype=dtype, device=device)
+        self.table = np.zeros((num_rows, num_blocks), np.int64)
+        self._sizes = np.zeros(num_rows, np.int64)  # blocks that a row has
+        self._free = list(range(num_rows * num_blocks))  # a heap: the used ones stay in front
+
+    def fit(self, row: int, num_tokens: int) -> None:
+        """Give ``row`` the blocks for ``num_tokens``; what it has beyond them becomes free."""
+        wanted, size = -(-num_tokens // SIZE), int(self._sizes[row])
+        for at in range(wanted, size):
+            heapq.heappush(self._free, int(self.table[row, at]))
+        for at in range(size, wanted):
+            self.table[row, at] = heapq.heappop(self._free)
+        self._sizes[row] = wanted
+
+    def tables(self, rows: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
+        """The blocks of ``rows`` [n], as many as the longest has, and which are theirs.
+
+        In both, [n, blocks]; beyond a row's end the table names block 0.
+        """
+        sizes = self._sizes[rows]
+        longest = int(sizes.max())
+        theirs = np.arange(longest) < sizes[:, None]
+        return np.where(theirs, self.table[rows, :longest], 0), theirs
+
+    def store(self, layer: int, key: Tensor, value: Tensor, places: tuple[Tensor, Tensor]) -> None:
+        """Keep ``key`` and ``value`` [N, Hkv, D] at ``places``: each token's block and offset."""
+        block, offset = places
+        self.keys[layer][block, :, offset] = key
+        self.values[layer][block, :, offset] = value
+
+    def places(self, rows: Ints, positions: Ints) -> tuple[Tensor, Tensor]:
+        """Block and offset of the token at ``positions`` [N] of ``rows`` [N]."""
+        block = self.table[rows, positions // SIZE]
+        return self.tensor(block), self.tensor(positions % SIZE)
+
+    def tensor(self, numbers: npt.NDArray[np.generic]) -> Tensor:
+        """``numbers`` where the pool is."""
+        import torch
+
+        return torch.from_numpy(np.ascontiguousarray(numbers)).to(self.device)
+
+    def hides(self, seen: npt.NDArray[np.bool_]) -> Tensor:
+        """What to add to scores: 0 where ``seen``, else -inf; float32."""
+        return self.tensor(np.where(seen, np.float32(0), np.float32(-np.inf)))
+
+
+class Step:
+    """One new token of each row, which attends all of its row up to itself."""
+
+    def __init__(self, blocks: Blocks, rows: Ints, positions: Ints) -> None:
+        self._blocks = blocks
+        table, theirs = blocks.tables(rows)
+        self._num_rows, self._num_slots = table.shape
+        self._num_used = int(table[theirs].max()) + 1
+        row, slot = np.nonzero(theirs)
+        owner = np.full(self._num_used, len(rows))  # a row more takes what idle blocks say
+        owner[table[row, slot]] = row
+        asker, share = np.zeros((2, self._num_used), np.int64)  # idle blocks repeat the first
+        asker[table[row, slot]] = row
+        share[table[row, slot]] = row * self._num_slots + slot
+        self._table = blocks.tensor(table.ravel())
+        self._owner, self._asker, self._share = map(blocks.tensor, (owner, asker, share))
+        seen = np.arange(self._num_slots * SIZE) <= positions[:, None]
+        self._hides = blocks.hides(seen)[:, None, None]  # [n, 1, 1, slots * SIZE]
+
+    def attend(self, layer: int, query: Tensor) -> Tensor:
+        """What ``query`` [n, H, D] finds, [n, H, D]; the new keys and values are stored before.
+
+        Three kinds of shape: by row, where softmax sees a row whole; by block, where the products
+        are; and ``slots`` between them, the numbers of a row's blocks.
+        """
+        import torch
+
+        blocks, num_used, num_slots = self._blocks, self._num_used, self._num_slots
+        num_rows, num_heads, width = query.shape
+        kv_heads, shared = blocks.num_kv_heads, num_heads // blocks.num_kv_heads
+        keys = blocks.keys[layer][:num_used].view(-1, SIZE, width)
+        values = blocks.values[layer][:num_used].view(-1, SIZE, width)
+
+        asked = query[self._asker].view(-1, shared, width)  # [used * Hkv, G, D]
+        # Keys first: with the few queries first torch copies the keys.
+        scores = torch.bmm(keys, asked.transpose(1, 2)).transpose(1, 2)
+        scores = scores.reshape(num_used, -1)[self._table]
+        scores = scores.view(num_rows, num_slots, kv_heads, shared, SIZE).permute(0, 2, 3, 1, 4)
+        scores = scores.reshape(num_rows, kv_heads, shared, -1)
+        shares = torch.add(self._hides, scores, alpha=width**-0.5).softmax(-1).to(query.dtype)
+        shares = shares.view(num_rows, kv_heads, shared, num_slots, SIZE).permute(0, 3, 1, 2, 4)
+        shares = shares.reshape(num_rows * num_slots, -1)[self._share]
+        found = torch.bmm(shares.view(-1, shared, SIZE), values).view(num_used, -1)
+        total = torch.zeros((num_rows + 1, found.shape[1]), device=query.device)
+        total.index_add_(0, self._owner, found.float())
+        return total[:num_rows].view(query.shape).to(query.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """The tokens ``start`` to ``end`` of a row, new ones."""
+
+    row: int
+    start: int
+    end: int
+
+
+class Read:
+    """Several new tokens of each row, laid end to end; each attends its row up to itself."""
+
+    def __init__(self, blocks: Blocks, stretches: Sequence[Stretch]) -> None:
+        self._blocks = blocks
+        table, _ = blocks.tables(np.array([each.row for each in stretches]))
+        counts = np.array([each.end - each.start for each in stretches])
+        self._longest = int(counts.max())
+        self._table = blocks.tensor(table)
+        self._row = blocks.tensor(np.repeat(np.arange(len(stretches)), counts))
+        self._at = blocks.tensor(np.concatenate([np.arange(count) for count in counts]))
+        first = np.array([each.start for each in stretches])
+        last = first[:, None] + np.arange(self._longest)  # what a token sees last: itself
+        seen = np.arange(table.shape[1] * SIZE) <= last[..., None]
+        self._hides = blocks.hides(seen)[:, None].to(blocks.keys.dtype)  # [n, 1, T, slots * SIZE]
+
+    def attend(self, layer: int, query: Tensor) -> Tensor:
+        """What ``query`` [N, H, D] finds, alike; the new keys and values are stored before."""
+        from torch.nn import functional
+
+        blocks, num_rows = self._blocks, len(self._table)
+        _, num_heads, width = query.shape
+        kv_heads, shared = blocks.num_kv_heads, num_heads // blocks.num_kv_heads
+        padded = query.new_zeros((num_rows, self._longest, num_heads, width))
+        padded[self._row, self._at] = query
+        # The query heads that share keys become rows of one head, so that keys stay as they are.
+        grouped = padded.view(num_rows, -1, kv_heads, shared, width).permute(0, 2, 3, 1, 4)
+        grouped = grouped.reshape(num_rows, kv_heads, -1, width)
+        found = functional.scaled_dot_product_attention(
+            grouped,
+            self._gathered(blocks.keys[layer]),
+            self._gathered(blocks.values[layer]),
+            attn_mask=self._hides.repeat(1, 1, shared, 1),
+        )
+        found = found.view(num_rows, kv_heads, shared, self._longest, width)
+        return found.permute(0, 3, 1, 2, 4)[self._row, self._at].reshape(query.shape)
+
+    def _gathered(self, pool: Tensor) -> Tensor:
+        """A layer's blocks of these rows, [n, Hkv, slots * SIZE, D]."""
+        ours = pool[self._table].transpose(1, 2)
+        return ours.reshape(*ours.shape[:2], -1, ours.shape[-1])
