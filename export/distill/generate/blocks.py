@@ -95,29 +95,28 @@ class Step:
     def __init__(self, blocks: Blocks, rows: Ints, positions: Ints) -> None:
         self._blocks = blocks
         table, theirs = blocks.tables(rows)
-        self._num_rows, self._num_slots = table.shape
-        self._num_used = int(table[theirs].max()) + 1
         row, slot = np.nonzero(theirs)
-        owner = np.full(self._num_used, len(rows))  # a row more takes what idle blocks say
-        owner[table[row, slot]] = row
-        asker, share = np.zeros((2, self._num_used), np.int64)  # idle blocks repeat the first
-        asker[table[row, slot]] = row
-        share[table[row, slot]] = row * self._num_slots + slot
-        self._table = blocks.tensor(table.ravel())
-        self._owner, self._asker, self._share = map(blocks.tensor, (owner, asker, share))
-        seen = np.arange(self._num_slots * SIZE) <= positions[:, None]
-        self._hides = blocks.hides(seen)[:, None, None]  # [n, 1, 1, slots * SIZE]
+        block = table[row, slot]
+        num_used = int(block.max()) + 1
+        asker, last = np.zeros((2, num_used), np.int64)  # idle blocks among them ask for nobody
+        owner = np.full(num_used, len(rows))  # and a row more takes what they say
+        asker[block] = owner[block] = row
+        last[block] = positions[row] - slot * SIZE
+        self._asker, self._owner = blocks.tensor(asker), blocks.tensor(owner)
+        self._table, self._absent = blocks.tensor(table), blocks.tensor(~theirs)[..., None]
+        self._hides = blocks.hides(np.arange(SIZE) <= last[:, None])[:, None, None]
 
     def attend(self, layer: int, query: Tensor) -> Tensor:
         """What ``query`` [n, H, D] finds, [n, H, D]; the new keys and values are stored before.
 
-        Three kinds of shape: by row, where softmax sees a row whole; by block, where the products
-        are; and ``slots`` between them, the numbers of a row's blocks.
+        Softmax is of one block at a time; a row weighs what its blocks found by their sums of
+        exponentials (Milakov and Gimelshein 2018).
         """
         import torch
+        from torch.nn import functional
 
-        blocks, num_used, num_slots = self._blocks, self._num_used, self._num_slots
-        num_rows, num_heads, width = query.shape
+        blocks, owner = self._blocks, self._owner
+        num_used, (num_rows, num_heads, width) = len(owner), query.shape
         kv_heads, shared = blocks.num_kv_heads, num_heads // blocks.num_kv_heads
         keys = blocks.keys[layer][:num_used].view(-1, SIZE, width)
         values = blocks.values[layer][:num_used].view(-1, SIZE, width)
@@ -125,16 +124,21 @@ class Step:
         asked = query[self._asker].view(-1, shared, width)  # [used * Hkv, G, D]
         # Keys first: with the few queries first torch copies the keys.
         scores = torch.bmm(keys, asked.transpose(1, 2)).transpose(1, 2)
-        scores = scores.reshape(num_used, -1)[self._table]
-        scores = scores.view(num_rows, num_slots, kv_heads, shared, SIZE).permute(0, 2, 3, 1, 4)
-        scores = scores.reshape(num_rows, kv_heads, shared, -1)
-        shares = torch.add(self._hides, scores, alpha=width**-0.5).softmax(-1).to(query.dtype)
-        shares = shares.view(num_rows, kv_heads, shared, num_slots, SIZE).permute(0, 3, 1, 2, 4)
-        shares = shares.reshape(num_rows * num_slots, -1)[self._share]
-        found = torch.bmm(shares.view(-1, shared, SIZE), values).view(num_used, -1)
-        total = torch.zeros((num_rows + 1, found.shape[1]), device=query.device)
-        total.index_add_(0, self._owner, found.float())
-        return total[:num_rows].view(query.shape).to(query.dtype)
+        scores = scores.reshape(num_used, kv_heads, shared, SIZE)
+        scores = torch.add(self._hides, scores, alpha=width**-0.5)  # float32
+        shares = scores.softmax(-1)
+        # log of the sum that softmax divided by: what has the largest score has 1 / sum.
+        sums = (scores.amax(-1) - shares.amax(-1).log()).view(num_used, num_heads)
+        shares = shares.to(query.dtype).view(-1, shared, SIZE)
+        found = torch.bmm(shares, values).view(num_used, num_heads, width).float()
+
+        by_row = sums[self._table].masked_fill_(self._absent, -torch.inf)  # [n, slots, H]
+        largest = functional.pad(by_row.amax(1), (0, 0, 0, 1))
+        weights = (sums - largest[owner]).exp_()
+        weight = sums.new_zeros((num_rows + 1, num_heads)).index_add_(0, owner, weights)
+        total = sums.new_zeros((num_rows + 1, num_heads, width))
+        total.index_add_(0, owner, found.mul_(weights[..., None]))
+        return (total[:num_rows] / weight[:num_rows, :, None]).to(query.dtype)
 
 
 @dataclass(frozen=True, slots=True)
