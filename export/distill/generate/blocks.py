@@ -8,6 +8,7 @@ rest would be read too: two to three times as much where lengths differ.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -26,6 +27,17 @@ if TYPE_CHECKING:
 SIZE = 64  # tokens a block
 
 
+def zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeros, which take no memory of a CPU before something is written: numpy's do so, torch's
+    do not."""
+    import torch
+
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    plain = np.zeros(math.prod(shape) * dtype.itemsize, np.uint8)
+    return torch.from_numpy(plain).view(dtype).view(shape)
+
+
 class Blocks:
     """Room for ``num_rows`` rows of ``max_len`` tokens. A CPU's memory is taken when it is used."""
 
@@ -37,13 +49,11 @@ class Blocks:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        import torch
-
         num_blocks = -(-max_len // SIZE)
         self.device, self.num_heads, self.num_kv_heads = device, spec.num_heads, spec.num_kv_heads
         pool = (spec.num_layers, num_rows * num_blocks, spec.num_kv_heads, SIZE, spec.head_dim)
-        self.keys = torch.zeros(pool, dtype=dtype, device=device)
-        self.values = torch.zeros(pool, dtype=dtype, device=device)
+        self.keys = zeros(pool, dtype, device)
+        self.values = zeros(pool, dtype, device)
         self.table = np.zeros((num_rows, num_blocks), np.int64)
         self._sizes = np.zeros(num_rows, np.int64)  # blocks that a row has
         self._free = list(range(num_rows * num_blocks))  # a heap: the used ones stay in front

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from export.distill.generate.blocks import Blocks, Read, Step, Stretch
+from export.distill.generate.blocks import Blocks, Read, Step, Stretch, zeros
 from export.distill.generate.decoder import Attend, Decoder
 from export.distill.generate.noise import GumbelNoise
 from export.distill.llama import Llama
@@ -66,7 +66,7 @@ class Generator:
         dtype = target.weights["model.norm.weight"].dtype
         self._blocks = Blocks(spec, num_rows, max_len, dtype, device)
         width = spec.hidden_size if keep_states else 0
-        self._states = torch.zeros((num_rows, max_len, width), dtype=torch.float16, device=device)
+        self._states = zeros((num_rows, max_len, width), torch.float16, device)
         self._end_ids = np.array(end_ids, np.int64)
 
         self._jobs: list[Job | None] = [None] * num_rows
