@@ -28,7 +28,7 @@ WARM_TEMPERATURES = (0.7, 1.0)  # of the others
 ARTICLE_SHARE, SUM_SHARE = 0.2, 0.15  # of the questions
 TASKS_A_PASSAGE = 1
 LEAST_PASSAGE = 60  # tokens
-NUM_PASSAGES = 256  # remembered
+NUM_PASSAGES = 256  # remembered, and tasks over them that wait at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +81,8 @@ class Author:
         self._passages: deque[tuple[str, str]] = deque(maxlen=NUM_PASSAGES)
 
     def next_job(self) -> Job:
-        """What to write next: an answer to what has just been asked, the user's prompts, tasks
-        over what has been written, and questions."""
+        """What to write next: an answer to what has just been asked; the user's prompts as long as
+        there are any; then tasks over what has been written, the newest ones; then questions."""
         while self._prompts and not self._answers:
             text = self._prompts.popleft()
             self._queue(text, _Answer(text, is_prompt=True), self._answer_tokens)

@@ -27,7 +27,7 @@ from export.distill.prompts import Question
 
 NUM_DRAFT = 4
 NUM_TOKENS = 64
-NUM_ROWS = 16
+NUM_ROWS = 64
 ALL = "all"
 
 
@@ -54,17 +54,16 @@ def answer(
     questions: Sequence[Question],
     report: Callable[[float], None] = lambda _: None,
 ) -> list[Sample]:
-    """The target's greedy answers, in the order of the questions. A prompt too long for the
-    target's positions is answered by nothing."""
+    """The target's greedy answers, in the order of the questions. A prompt of no token, or
+    too long for the target's positions, is answered by nothing."""
     prompts = [frame.encode(frame.before + each.turns[0] + frame.after) for each in questions]
     longest = target.spec.max_position - NUM_TOKENS
     jobs = [
         Job(prompt, NUM_TOKENS, 0.0, number)
         for number, prompt in enumerate(prompts)
-        if len(prompt) <= longest
+        if 0 < len(prompt) <= longest
     ]
-    # By length: rows of a batch pay for its longest.
-    left = sorted(jobs, key=lambda job: len(job.prompt), reverse=True)
+    left = list(jobs)
     generator = Generator(
         target,
         num_rows=min(NUM_ROWS, max(1, len(jobs))),

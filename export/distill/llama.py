@@ -1,4 +1,4 @@
-"""A small Llama in torch: enough to train a draft and to let a target write its training text.
+"""A small Llama in torch: enough to train a draft (a target writes with ``generate/decoder.py``).
 
 Weights are a dictionary in Hugging Face names and layout (rows = outputs, the halves of a head
 rotated against each other), so a trained draft is stored as it stands.
@@ -49,7 +49,7 @@ class Llama:
         return Llama(self.spec, moved)
 
     def hidden(self, tokens: Tensor) -> Tensor:
-        """Final-norm output [B, T, C] for token ids [B, T], each attending those before it.
+        """Final-norm output [B, T, C] for token ids [B, T]; each attends itself and those before.
 
         So padding on the right is harmless.
         """

@@ -1,8 +1,8 @@
 """Keys and values of many rows in one pool of blocks, and attention over them.
 
 A row's tokens lie in blocks that need not be neighbours (as in PagedAttention, Kwon et al. 2023),
-so that one product reads all blocks in use and nothing else. With rows padded to the longest, the
-rest would be read too: two to three times as much where lengths differ.
+so that one product reads the blocks in use, which are the first ones of the pool. With rows padded
+to the longest, two to three times as much would be read where lengths differ.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Ten
     do not."""
     import torch
 
-    if device.type != "cpu":
+    if device.type != "cpu" or 0 in shape:
         return torch.zeros(shape, dtype=dtype, device=device)
     plain = np.zeros(math.prod(shape) * dtype.itemsize, np.uint8)
     return torch.from_numpy(plain).view(dtype).view(shape)
@@ -49,10 +49,13 @@ class Blocks:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
+        import torch
+
         num_blocks = -(-max_len // SIZE)
         self.device, self.num_heads, self.num_kv_heads = device, spec.num_heads, spec.num_kv_heads
         pool = (spec.num_layers, num_rows * num_blocks, spec.num_kv_heads, SIZE, spec.head_dim)
-        self.keys = zeros(pool, dtype, device)
+        # Biases make scores of hundreds (Qwen2), which a product of 16-bit keys would round.
+        self.keys = zeros(pool, torch.float32 if spec.qkv_bias else dtype, device)
         self.values = zeros(pool, dtype, device)
         self.table = np.zeros((num_rows, num_blocks), np.int64)
         self._sizes = np.zeros(num_rows, np.int64)  # blocks that a row has
@@ -80,7 +83,7 @@ class Blocks:
     def store(self, layer: int, key: Tensor, value: Tensor, places: tuple[Tensor, Tensor]) -> None:
         """Keep ``key`` and ``value`` [N, Hkv, D] at ``places``: each token's block and offset."""
         block, offset = places
-        self.keys[layer][block, :, offset] = key
+        self.keys[layer][block, :, offset] = key.to(self.keys.dtype)
         self.values[layer][block, :, offset] = value
 
     def places(self, rows: Ints, positions: Ints) -> tuple[Tensor, Tensor]:
@@ -108,8 +111,9 @@ class Step:
         row, slot = np.nonzero(theirs)
         block = table[row, slot]
         num_used = int(block.max()) + 1
-        asker, last = np.zeros((2, num_used), np.int64)  # idle blocks among them ask for nobody
-        owner = np.full(num_used, len(rows))  # and a row more takes what they say
+        # Idle blocks among them are asked what the first row asks; a row more takes their answers.
+        asker, last = np.zeros((2, num_used), np.int64)
+        owner = np.full(num_used, len(rows))
         asker[block] = owner[block] = row
         last[block] = positions[row] - slot * SIZE
         self._asker, self._owner = blocks.tensor(asker), blocks.tensor(owner)
@@ -131,7 +135,7 @@ class Step:
         keys = blocks.keys[layer][:num_used].view(-1, SIZE, width)
         values = blocks.values[layer][:num_used].view(-1, SIZE, width)
 
-        asked = query[self._asker].view(-1, shared, width)  # [used * Hkv, G, D]
+        asked = query[self._asker].view(-1, shared, width).to(keys.dtype)  # [used * Hkv, G, D]
         # Keys first: with the few queries first torch copies the keys.
         scores = torch.bmm(keys, asked.transpose(1, 2)).transpose(1, 2)
         scores = scores.reshape(num_used, kv_heads, shared, SIZE)
@@ -144,7 +148,7 @@ class Step:
 
         by_row = sums[self._table].masked_fill_(self._absent, -torch.inf)  # [n, slots, H]
         largest = functional.pad(by_row.amax(1), (0, 0, 0, 1))
-        weights = (sums - largest[owner]).exp_()
+        weights = (sums - largest[owner]).exp_()  # of row n anything, which is cut off
         weight = sums.new_zeros((num_rows + 1, num_heads)).index_add_(0, owner, weights)
         total = sums.new_zeros((num_rows + 1, num_heads, width))
         total.index_add_(0, owner, found.mul_(weights[..., None]))
@@ -174,7 +178,9 @@ class Read:
         first = np.array([each.start for each in stretches])
         last = first[:, None] + np.arange(self._longest)  # what a token sees last: itself
         seen = np.arange(table.shape[1] * SIZE) <= last[..., None]
-        self._hides = blocks.hides(seen)[:, None].to(blocks.keys.dtype)  # [n, 1, T, slots * SIZE]
+        hides = blocks.hides(seen)[:, None].to(blocks.values.dtype)
+        shared = blocks.num_heads // blocks.num_kv_heads
+        self._hides = hides.repeat(1, 1, shared, 1)  # [n, 1, G * T, slots * SIZE]
 
     def attend(self, layer: int, query: Tensor) -> Tensor:
         """What ``query`` [N, H, D] finds, alike; the new keys and values are stored before."""
@@ -190,9 +196,9 @@ class Read:
         grouped = grouped.reshape(num_rows, kv_heads, -1, width)
         found = functional.scaled_dot_product_attention(
             grouped,
-            self._gathered(blocks.keys[layer]),
+            self._gathered(blocks.keys[layer]).to(query.dtype),
             self._gathered(blocks.values[layer]),
-            attn_mask=self._hides.repeat(1, 1, shared, 1),
+            attn_mask=self._hides,
         )
         found = found.view(num_rows, kv_heads, shared, self._longest, width)
         return found.permute(0, 3, 1, 2, 4)[self._row, self._at].reshape(query.shape)

@@ -37,7 +37,7 @@ class _Layer:
 class Decoder:
     """``model`` with products that read alike in one, and weights laid out for the processor.
 
-    Keeps copies of the weights: twice their memory.
+    Keeps copies of the weights, of all of them where they are laid out anew: twice their memory.
     """
 
     def __init__(self, model: Llama) -> None:
@@ -53,9 +53,7 @@ class Decoder:
         states = self._weights[EMBEDDING][tokens]
         for number, layer in enumerate(self._layers):
             query, key, value = self._heads(layer, self._norm(states, layer.before_attention))
-            turned = rotate(_joined(query, key), rotary)
-            query, key = turned[:, : query.shape[1]], turned[:, query.shape[1] :]
-            found = attend(number, query, key, value)
+            found = attend(number, rotate(query, rotary), rotate(key, rotary), value)
             states = layer.output.plus(found.flatten(1), states)
             normed = self._norm(states, layer.before_mlp)
             gated = layer.up.times(normed, layer.gate.silu(normed))
@@ -99,9 +97,3 @@ class Decoder:
 
     def _norm(self, states: Tensor, weight: Tensor) -> Tensor:
         return rms_norm(states, weight, self._spec.rms_norm_eps)
-
-
-def _joined(query: Tensor, key: Tensor) -> Tensor:
-    import torch
-
-    return torch.cat((query, key), dim=1)

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 REFILL_SHARE = 32  # a batch's share of rows that may idle until their prompts are read together
-READ_TOKENS = 2048
-ALIKE = 32  # tokens by which prompts may differ that are padded to one length
+READ_TOKENS = 2048  # of new prompts, with which rows are no longer refilled in the same pass
+STRETCH = 512  # of one prompt a pass: scores, and what hides them, grow with its square
+ALIKE = 32  # prompts of up to 2 n + this many new tokens are padded together, n the shortest's
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +82,10 @@ class Generator:
     ) -> Iterator[Done]:
         """Yield jobs as they finish, until none is left or ``stop()``.
 
-        ``next_job`` is asked whenever a row is free; None means none now, perhaps later, when one
+        ``next_job`` is asked when some rows are free; None means none now, perhaps later, when one
         that is being written has finished. On ``stop()`` what has been written so far is yielded:
-        a prefix of an answer is as good to learn from. Raises ValueError for a prompt that leaves
-        no room for a token.
+        a prefix of an answer is as good to learn from. Raises ValueError for a prompt without a
+        token, or one that leaves no room for another.
         """
         import torch
 
@@ -97,10 +98,9 @@ class Generator:
                 busy = self._busy()
                 if not len(busy):
                     return
-                for row in self._pass(busy):
-                    yield self._finish(row)
-            for row in self._busy():
-                yield self._finish(row)
+                yield from [self._finish(row) for row in self._pass(busy)]
+            left = [self._finish(row) for row in self._busy()]
+            yield from (done for done in left if done.answer)
 
     def _busy(self) -> npt.NDArray[np.int64]:
         return np.array([row for row, job in enumerate(self._jobs) if job is not None], np.int64)
@@ -110,7 +110,7 @@ class Generator:
         num_new = 0
         while free and num_new < READ_TOKENS and (job := next_job()) is not None:
             prompt = np.asarray(job.prompt, np.int64)
-            if len(prompt) > self._max_len:
+            if not 0 < len(prompt) <= self._max_len:
                 raise ValueError(f"a prompt of {len(prompt)} tokens in rows of {self._max_len}")
             row = max(free, key=lambda each: self._num_shared(each, prompt))
             free.remove(row)
@@ -128,12 +128,13 @@ class Generator:
         return int(differ[0]) if len(differ) else most
 
     def _pass(self, busy: npt.NDArray[np.int64]) -> list[int]:
-        """A token more for every row of ``busy``. Returns those that are complete."""
+        """A token more for every row of ``busy`` whose prompt is read to its end by that. Returns
+        the rows that are complete."""
         for row in busy:
             self._blocks.fit(int(row), int(self._known[row]))
         groups = self._groups(busy)
         order = np.concatenate(groups)
-        counts = self._known[order] - self._cached[order]
+        counts = self._num_new(order)
         ends = np.cumsum(counts)
         rows = np.repeat(order, counts)
         positions = np.arange(ends[-1]) - np.repeat(ends - counts - self._cached[order], counts)
@@ -146,18 +147,27 @@ class Generator:
         )
         if self._states.shape[2]:
             self._states[tensor(rows), tensor(positions)] = hidden.half()
-        logits = self._decoder.logits(hidden[tensor(ends - 1)])
+        self._cached[order] += counts
+        whole = self._cached[order] == self._known[order]
+        order, last = order[whole], ends[whole] - 1
+        if not len(order):
+            return []
+        logits = self._decoder.logits(hidden[tensor(last)])
         drawn = self._noise.sample(logits, tensor(self._temperatures[order])).cpu().numpy()
-        self._cached[order] = self._known[order]
         self._tokens[order, self._known[order]] = drawn
         self._known[order] += 1
         complete = np.isin(drawn, self._end_ids) | (self._known[order] >= self._limits[order])
         return [int(row) for row in np.sort(order[complete])]
 
+    def _num_new(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Tokens of each row in the next pass."""
+        new: npt.NDArray[np.int64] = self._known[rows] - self._cached[rows]
+        return new.clip(max=STRETCH)
+
     def _groups(self, busy: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
         """``busy`` in groups that attend together: first the rows with one new token, if there are
         any, then the others, by like number of new tokens."""
-        counts = self._known[busy] - self._cached[busy]
+        counts = self._num_new(busy)
         groups = [busy[counts == 1]]
         others, counts = busy[counts > 1], counts[counts > 1]
         first = None
@@ -180,16 +190,18 @@ class Generator:
         singles, *others = groups
         places = self._blocks.places(rows, positions)
         parts: list[tuple[slice, Step | Read]] = []
-        num_singles = end = len(singles)
-        if num_singles:
-            step = Step(self._blocks, singles, self._cached[singles])
-            parts.append((slice(num_singles), step))
+        if len(singles):
+            parts.append((slice(len(singles)), Step(self._blocks, singles, self._cached[singles])))
+        start = len(singles)
         for group in others:
+            counts = self._num_new(group)
             stretches = [
-                Stretch(int(row), int(self._cached[row]), int(self._known[row])) for row in group
+                Stretch(int(row), int(self._cached[row]), int(self._cached[row] + count))
+                for row, count in zip(group, counts, strict=True)
             ]
-            start, end = end, end + sum(each.end - each.start for each in stretches)
-            parts.append((slice(start, end), Read(self._blocks, stretches)))
+            tokens = slice(start, start + int(counts.sum()))
+            parts.append((tokens, Read(self._blocks, stretches)))
+            start = tokens.stop
 
         def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             self._blocks.store(layer, key, value, places)

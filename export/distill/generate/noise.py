@@ -1,4 +1,4 @@
-"""Sampling for a whole batch in one operation, with noise from a table."""
+"""Sampling for a whole batch, with noise from a table."""
 
 from __future__ import annotations
 
@@ -43,6 +43,7 @@ class GumbelNoise:
         drawn = []
         for at in range(0, len(logits), ROWS):
             part = slice(at, at + ROWS)
-            noisy = logits[part].float().addcmul_(noise[part], temperatures[part, None])
+            wide = logits[part].to(torch.float32, copy=True)
+            noisy = wide.addcmul_(noise[part], temperatures[part, None])
             drawn.append(noisy.argmax(-1))
         return torch.cat(drawn)

@@ -99,5 +99,5 @@ def can_pack(weight: Tensor) -> bool:
 
     if weight.device.type != "cpu" or weight.dtype is not torch.bfloat16:
         return False
-    # False, too, where torch was built without oneDNN.
-    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    known = torch.ops.mkldnn  # empty where torch was built without oneDNN
+    return hasattr(known, "_is_mkldnn_bf16_supported") and bool(known._is_mkldnn_bf16_supported())

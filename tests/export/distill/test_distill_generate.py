@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,10 +22,31 @@ from export.distill.generate.products import Eager, Packed, Product, can_pack
 from export.distill.llama import Llama
 from export.distill.text import load_target
 from tests.helpers.checkpoints import make_llama, make_qwen3
+from tests.helpers.memory import resident_bytes
 
 pytestmark = pytest.mark.torch
 
-MAX_LEN = 64
+MAX_LEN = 100
+
+
+SPEC = ModelSpec(
+    family="llama",
+    vocab_size=8,
+    hidden_size=4,
+    intermediate_size=4,
+    num_layers=1,
+    num_heads=2,
+    num_kv_heads=1,
+    head_dim=2,
+    rms_norm_eps=1e-5,
+    rope_theta=10000.0,
+    rope_scaling=None,
+    max_position=256,
+    tied_embeddings=True,
+    qk_norm=False,
+    eos_token_ids=(),
+    bos_token_id=None,
+)
 
 
 def llama_in(folder: Path, **options: int) -> Llama:
@@ -113,7 +133,8 @@ def test_rows_write_what_each_prompt_alone_would(
 def test_texts_that_share_their_starts_do_not_mix(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """Prompts from a few trees of starts: kept tokens that differ by one would go unnoticed."""
+    """Prompts that share starts of any length: a row that keeps a token too many of its last text
+    would go on from another one."""
     monkeypatch.setattr(blocks, "SIZE", 4)
     model = llama_in(tmp_path)
     rng = np.random.default_rng(seed)
@@ -158,6 +179,32 @@ def test_what_goes_on_from_a_finished_text_is_not_read_again(
         check_alone(model, each)
 
 
+def test_a_long_prompt_is_read_in_stretches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scores of a whole prompt grow with its square: gigabytes at 16,000 tokens."""
+    monkeypatch.setattr(generator, "STRETCH", 7)
+    model = llama_in(tmp_path)
+    rng = np.random.default_rng(0)
+    jobs = [Job(rng.integers(3, 300, length).tolist(), 6, 0.0) for length in (40, 7, 8, 3, 15)]
+    done = written(generator_for(model, 2), jobs)
+    assert len(done) == 5
+    for each in done:
+        check_alone(model, each)
+
+
+def test_a_stop_in_a_prompt_gives_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generator, "STRETCH", 7)
+    asked = iter([False] * 3 + [True] * 100)
+    left = [Job([5] * 40, 6, 0.0), Job([6] * 7, 6, 0.0)]
+    writer = generator_for(llama_in(tmp_path), 2)
+    [done] = writer.run(lambda: left.pop() if left else None, lambda: next(asked))
+    assert (list(done.job.prompt), len(done.answer)) == ([6] * 7, 3)
+    assert written(writer, []) == []
+
+
 def test_long_prompts_are_not_all_read_in_one_pass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,8 +240,8 @@ def test_an_answer_ends_where_its_row_does(tmp_path: Path) -> None:
     prompt = np.random.default_rng(0).integers(3, 300, MAX_LEN - 3).tolist()
     [done] = written(generator_for(model, 1), [Job(prompt, 50, 0.0)])
     assert done.answer == alone(model, prompt, 4)
-    with pytest.raises(ValueError, match="a prompt of 65 tokens in rows of 64"):
-        written(generator_for(model, 1), [Job([5] * 65, 1, 0.0)])
+    with pytest.raises(ValueError, match="a prompt of 101 tokens in rows of 100"):
+        written(generator_for(model, 1), [Job([5] * 101, 1, 0.0)])
 
 
 def test_a_stop_keeps_what_has_been_written(tmp_path: Path) -> None:
@@ -205,6 +252,39 @@ def test_a_stop_keeps_what_has_been_written(tmp_path: Path) -> None:
     assert done.answer == alone(model, [9, 8], 5)
 
 
+def test_rows_that_nobody_waited_for_do_not_go_on(tmp_path: Path) -> None:
+    """Two rows end in one pass, the caller takes one and leaves: the other was written past its
+    end by the next run."""
+    model = llama_in(tmp_path)
+    writer = generator_for(model, 2)
+    left = [Job([5, 6, 7], 4, 0.0), Job([8, 9], 4, 0.0)]
+    running = writer.run(lambda: left.pop() if left else None)
+    next(running)
+    running.close()
+    [done] = written(writer, [Job([4, 4], 5, 0.0)])
+    check_alone(model, done)
+
+
+def test_states_are_kept_on_demand(tmp_path: Path) -> None:
+    model = llama_in(tmp_path)
+    writer = Generator(
+        model,
+        num_rows=2,
+        max_len=MAX_LEN,
+        end_ids=(),
+        noise=GumbelNoise(model.spec.vocab_size, 2, 0),
+        keep_states=False,
+    )
+    [done] = written(writer, [Job([5, 6, 7], 4, 0.0)])
+    assert done.answer == alone(model, [5, 6, 7], 4)
+    assert done.states.shape == (6, 0)
+
+
+def test_a_prompt_without_a_token_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="a prompt of 0 tokens"):
+        written(generator_for(llama_in(tmp_path), 1), [Job([], 4, 0.0)])
+
+
 def test_a_job_may_come_when_another_has_finished(tmp_path: Path) -> None:
     """``next_job`` gives None while an answer's follow-up is being written."""
     model = llama_in(tmp_path)
@@ -213,19 +293,45 @@ def test_a_job_may_come_when_another_has_finished(tmp_path: Path) -> None:
     assert [list(each.job.prompt) for each in found] == [[5, 6, 7], [8, 9]]
 
 
-def test_bfloat16_writes_almost_what_float32_says(tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [4, 64])
+@pytest.mark.parametrize("name", MODELS)
+def test_bfloat16_writes_almost_what_float32_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, size: int
+) -> None:
     """The type that text is written in: products in another layout, shares of attention rounded."""
     import torch
 
-    model = llama_in(tmp_path)
+    monkeypatch.setattr(blocks, "SIZE", size)
+    model = MODELS[name](tmp_path)
     rng = np.random.default_rng(0)
-    jobs = [Job(rng.integers(3, 300, 20).tolist(), 12, 0.0) for _ in range(8)]
+    jobs = [Job(rng.integers(3, 300, 20 + 8 * n).tolist(), 12, 0.0) for n in range(8)]
     for done in written(generator_for(model.to("cpu", torch.bfloat16), 4), jobs):
         ids = [*done.job.prompt, *done.answer]
         with torch.no_grad():
             states = model.hidden(torch.tensor([ids]))[0, :-1].numpy()
         wrong = np.linalg.norm(done.states - states, axis=1) / np.linalg.norm(states, axis=1)
-        assert wrong.max() < 0.05
+        assert np.median(wrong) < 0.04  # of 8 bits; a slip makes it 1
+        assert wrong.max() < 0.25
+
+
+def test_large_scores_are_not_rounded() -> None:
+    """Biases of Qwen2's keys make scores of hundreds; of which 16 bits keep one in two."""
+    import torch
+
+    spec = replace(SPEC, qkv_bias=True, head_dim=64)
+    pool = Blocks(spec, 1, 64, torch.bfloat16, torch.device("cpu"))
+    pool.fit(0, 3)
+    rows, positions = np.zeros(3, np.int64), np.arange(3)
+    key = torch.zeros(3, 1, 64, dtype=torch.bfloat16)
+    key[:, 0, 0], key[:, 0, 1] = 250.0, torch.tensor([0.0, 0.5, 1.0])
+    value = torch.tensor([1.0, 2.0, 4.0])[:, None, None].expand(3, 1, 64)
+    pool.store(0, key, value.bfloat16(), pool.places(rows, positions))
+    query = torch.zeros(1, 2, 64, dtype=torch.bfloat16)
+    query[..., :2] = 16.0
+    found = blocks.Step(pool, rows[:1], np.array([2])).attend(0, query)
+    shares = torch.tensor([500.0, 501.0, 502.0]).softmax(0)
+    expected = float(shares @ torch.tensor([1.0, 2.0, 4.0]))
+    assert abs(float(found[0, 0, 0]) - expected) < 0.02
 
 
 def test_noise_draws_from_the_softmax() -> None:
@@ -243,7 +349,10 @@ def test_noise_draws_from_the_softmax() -> None:
     expected = 4000 * (logits / 0.8).softmax(0).numpy()
     found = np.bincount(drawn.numpy(), minlength=4)
     assert float(((found - expected) ** 2 / expected).sum()) < 16.3
-    assert set(noise.sample(logits.repeat(100, 1), torch.zeros(100)).tolist()) == {0}
+    many = logits.repeat(100, 1)
+    assert set(noise.sample(many, torch.zeros(100)).tolist()) == {0}
+    noise.sample(many, torch.ones(100))
+    assert torch.equal(many, logits.repeat(100, 1))
 
 
 def test_rows_of_a_batch_draw_apart() -> None:
@@ -282,13 +391,8 @@ def test_packed_products_are_the_eager_ones(with_bias: bool) -> None:
                 torch.testing.assert_close(found.float(), expected, rtol=0.02, atol=0.1)
 
 
-def resident_bytes() -> int:
-    pages = Path("/proc/self/statm").read_text().split()[1]
-    return int(pages) * os.sysconf("SC_PAGE_SIZE")
-
-
 def test_a_pool_takes_no_memory_before_it_is_used() -> None:
-    """Rows of 1,024 places are rarely full: 3 GB of the default target's pool are never read."""
+    """Rows of 1,024 places are rarely full, and all of the default target's would take 3 GB."""
     import torch
 
     before = resident_bytes()
@@ -298,28 +402,8 @@ def test_a_pool_takes_no_memory_before_it_is_used() -> None:
     assert resident_bytes() - before < 1 << 28
 
 
-SPEC = ModelSpec(
-    family="llama",
-    vocab_size=8,
-    hidden_size=4,
-    intermediate_size=4,
-    num_layers=1,
-    num_heads=2,
-    num_kv_heads=1,
-    head_dim=2,
-    rms_norm_eps=1e-5,
-    rope_theta=10000.0,
-    rope_scaling=None,
-    max_position=256,
-    tied_embeddings=True,
-    qk_norm=False,
-    eos_token_ids=(),
-    bos_token_id=None,
-)
-
-
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 200)), max_size=40))
-def test_no_block_is_two_rows(changes: list[tuple[int, int]]) -> None:
+def test_no_block_belongs_to_two_rows(changes: list[tuple[int, int]]) -> None:
     """And none is lost: all rows may be full at any time."""
     import torch
 

@@ -79,9 +79,9 @@ def test_answers_become_passages_of_every_kind_of_task() -> None:
 def test_the_users_prompts_come_first_and_once() -> None:
     author = Author(toy_frame(), 0, ["mine", "also"], max_len=1000)
     first, second = author.next_job(), author.next_job()
-    assert [shown(first), shown(second)] == ["<u>mine<a>", "<u>also<a>"]
+    assert {shown(first), shown(second)} == {"<u>mine<a>", "<u>also<a>"}
     taken = [author.take(done(job, "ok")) for job in (first, second)]
-    assert [each and each[1] for each in taken] == ["mine", "also"]
+    assert {each and each[1] for each in taken} == {"mine", "also"}
     assert not any("mine" in shown(author.next_job()) for _ in range(50))
 
 
