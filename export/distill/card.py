@@ -104,8 +104,8 @@ whose prompts were held out:
 
 def _evaluation(facts: Facts) -> str:
     rows = [
-        f"| {name} | {each.num_prompts} | {each.alpha:.3f} | {each.model:.2f} | {each.lookup:.2f} "
-        f"| {each.both:.2f} |"
+        f"| {name.replace('|', '&#124;')} | {each.num_prompts} | {each.alpha:.3f} "
+        f"| {each.model:.2f} | {each.lookup:.2f} | {each.both:.2f} |"
         for name, each in (facts.evaluation or {}).items()
     ]
     return "\n".join(

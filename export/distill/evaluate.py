@@ -23,12 +23,11 @@ from export.distill.generate.generator import Done, Generator, Job
 from export.distill.generate.noise import GumbelNoise
 from export.distill.llama import Llama
 from export.distill.measure import num_rounds, ranks
-from export.distill.prompts import Question
+from export.distill.prompts import ALL, Question
 
 NUM_DRAFT = 4
 NUM_TOKENS = 64
 NUM_ROWS = 64
-ALL = "all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +53,14 @@ def answer(
     questions: Sequence[Question],
     report: Callable[[float], None] = lambda _: None,
 ) -> list[Sample]:
-    """The target's greedy answers, in the order of the questions. A prompt of no token, or
-    too long for the target's positions, is answered by nothing."""
+    """The target's greedy answers, in the order of the questions. A prompt too long for the
+    target's positions is answered by nothing."""
     prompts = [frame.encode(frame.before + each.turns[0] + frame.after) for each in questions]
     longest = target.spec.max_position - NUM_TOKENS
     jobs = [
         Job(prompt, NUM_TOKENS, 0.0, number)
         for number, prompt in enumerate(prompts)
-        if 0 < len(prompt) <= longest
+        if len(prompt) <= longest
     ]
     left = list(jobs)
     generator = Generator(

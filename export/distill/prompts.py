@@ -9,6 +9,9 @@ from pathlib import Path
 
 from engines.errors import UsageError
 
+ALL = "all"
+"""What the figures of all categories are called."""
+
 
 @dataclass(frozen=True, slots=True)
 class Question:
@@ -28,7 +31,7 @@ def read_prompts(path: Path) -> list[str]:
         for where, value in _objects(path, "--prompts"):
             turns = _turns(value)
             prompt = value.get("prompt") or (turns[0] if turns else None)
-            if not isinstance(prompt, str):
+            if not isinstance(prompt, str) or not prompt.strip():
                 raise UsageError(f'{where}: expected "prompt": TEXT or "turns": [TEXT, ...]')
             _check_unicode(where, prompt)
             found.append(prompt)
@@ -42,9 +45,14 @@ def read_questions(path: Path) -> list[Question]:
     found = []
     for where, value in _objects(path, "--evaluate"):
         category, turns = value.get("category"), _turns(value)
-        if not isinstance(category, str) or not turns:
+        if not isinstance(category, str) or not turns or not turns[0].strip():
             raise UsageError(f'{where}: expected "category": TEXT and "turns": [TEXT, ...]')
         _check_unicode(where, category, *turns)
+        if category == ALL or not category.isprintable():
+            raise UsageError(
+                f"{where}: a category {category!r}; expected one line of text, and another name "
+                f"than {ALL!r}, which is what the figures of all categories are called"
+            )
         found.append(Question(category, tuple(turns)))
     if not found:
         raise UsageError(f"--evaluate {path}: holds no question")

@@ -133,6 +133,13 @@ class Source:
 
             found = evaluate.answer(self.target, self.frame, self.questions, show)
             shards.write(folder, evaluate.prefix_of(path), found)
+        num_left_out = sum(len(sample) == sample.answer_start for sample in found)
+        if num_left_out:
+            say(
+                f"--evaluate {path}: left out {num_left_out:,} of {len(found):,} questions, which "
+                f"leave no room for {evaluate.NUM_TOKENS} tokens in the target's "
+                f"{self.checkpoint.spec.max_position:,} positions"
+            )
         return found
 
     def _unknown(self, samples: list[Sample]) -> tuple[list[Sample], int]:

@@ -178,18 +178,31 @@ def test_the_command_in_full(
     target = make_llama(tmp_path / "target")
     known = "one two three four five six seven eight nine ten"
     (tmp_path / "mine.txt").write_text(f"hello\n{known}\n")
-    lines = [{"category": "math", "turns": [known]}, {"category": "rag", "turns": ["b", "c"]}]
+    lines = [
+        {"category": "math", "turns": [known]},
+        {"category": "r|ag", "turns": ["b", "c"]},
+        {"category": "long", "turns": ["word " * 500]},
+    ]
     questions = tmp_path / "bench.jsonl"
     questions.write_text("\n".join(map(json.dumps, lines)))
     base = ("--target", target, "--work", tmp_path / "w", "--layers", 1, "--quiet", "--json",
             "--evaluate", questions, "--passes", 1)  # fmt: skip
     run(*base, "--out", tmp_path / "a", "--write-minutes", 0.03, "--prompts", tmp_path / "mine.txt")
-    result = json.loads(capsys.readouterr().out)
+    out, err = capsys.readouterr()
+    assert "bench.jsonl: left out 1 of 3 questions, which leave no room for 64 tokens" in err
+    result = json.loads(out)
     assert result["num_refused"] >= 1
-    assert list(result["evaluated"]) == ["math", "rag", "all"]
+    assert list(result["evaluated"]) == ["math", "r|ag", "all"]
     assert all(1.0 <= each["tokens_per_round"] <= 5.0 for each in result["evaluated"].values())
     card = (tmp_path / "a" / "README.md").read_text()
-    for part in ("self-written", "bench.jsonl", "| math | 1 |", "--prompts mine.txt", "Licence"):
+    for part in (
+        "self-written",
+        "bench.jsonl",
+        "| math | 1 |",
+        "| r&#124;ag | 1 |",
+        "--prompts mine.txt",
+        "Licence",
+    ):
         assert part in card
     assert str(tmp_path) not in card
 
@@ -263,6 +276,15 @@ def test_a_prompt_is_refused_inside_its_chat_template(tmp_path: Path) -> None:
     assert (kept, refused) == ([], 1)
 
 
+@pytest.mark.parametrize("category", ["all", "two\nlines"])
+def test_a_category_has_a_name_of_its_own(tmp_path: Path, category: str) -> None:
+    """Of the figures of all; and a line of the table."""
+    path = tmp_path / "p.jsonl"
+    path.write_text(json.dumps({"category": category, "turns": ["a"]}))
+    with pytest.raises(UsageError, match=r"p\.jsonl:1: a category '(all|two\\nlines)'"):
+        read_questions(path)
+
+
 def test_prompt_files(tmp_path: Path) -> None:
     (tmp_path / "p.txt").write_text("one\n\n two \n")
     (tmp_path / "p.jsonl").write_text('{"prompt": "a"}\n{"turns": ["b", "c"]}\n')
@@ -270,7 +292,10 @@ def test_prompt_files(tmp_path: Path) -> None:
     assert read_prompts(tmp_path / "p.jsonl") == ["a", "b"]
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"turns": []}', '{"turns": [1]}', "\xff"])
+@pytest.mark.parametrize(
+    "content",
+    ["", "{", "[]", '{"turns": []}', '{"turns": [1]}', '{"category": "c", "turns": [" "]}', "\xff"],
+)
 def test_bad_files_of_prompts_are_refused_in_one_line(tmp_path: Path, content: str) -> None:
     path = tmp_path / "p.jsonl"
     path.write_bytes(content.encode("latin-1"))
