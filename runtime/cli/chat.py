@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -170,7 +171,7 @@ def _turns() -> Iterator[str]:
 
 def _typed() -> Iterator[str]:
     with suppress(ImportError):
-        import readline  # noqa: F401  (input then has a history, and keys to edit with)
+        import_module("readline")  # input then has a history, and keys to edit with
     while True:
         try:
             yield input("> ")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 
 from engines.console import OutputClosed, emit, prepare_streams, say
 
@@ -96,7 +97,7 @@ def _bar(what: str, total: int, done: int) -> Iterator[Tick]:
 
 def _has_rich() -> bool:
     try:
-        import rich.console  # noqa: F401  (only whether it is there)
+        import_module("rich.console")
     except ImportError:
         return False
     return True

@@ -330,8 +330,8 @@ def load_cuda() -> CudaCore:
     Raises MissingDependencyError where it is not installed.
     """
     try:
-        import cuda.core as core  # type: ignore[import-not-found, import-untyped, unused-ignore]
-        from cuda.bindings import driver  # type: ignore[import-not-found, import-untyped, unused-ignore]
+        import cuda.core as core
+        from cuda.bindings import driver
     except ImportError as error:
         raise MissingDependencyError("cuda-core", "cuda", "a CUDA device") from error
     return cast("CudaCore", CoreAndDriver(core, driver))

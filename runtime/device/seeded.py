@@ -37,7 +37,7 @@ Chooser = Callable[[Sequence[str]], int]
 _MAX_FRUITLESS_POLLS = 8
 
 
-def lazy(names: Sequence[str]) -> int:  # noqa: ARG001 - the signature of a Chooser
+def lazy(_names: Sequence[str]) -> int:
     """Run work only when the host waits for it, and only what it waits for."""
     return 0
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,7 @@ NUM_BYSTANDERS = 4
 def measure(args: argparse.Namespace, show: Show) -> ServingFigures:
     """Raises UsageError for a server that is not there or does not answer."""
     try:
-        import httpx2  # noqa: F401 - before a server is started for nothing
+        import_module("httpx2")  # before a server is started for nothing
     except ImportError:
         raise MissingDependencyError("httpx2", "serve", "bench serving") from None
     levels = _levels(args)
