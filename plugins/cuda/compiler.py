@@ -16,7 +16,7 @@ from engines.cachedir import cache_dir
 from engines.errors import BackendError, MissingDependencyError, UsageError
 from plugins.cuda.kernel import Kernel
 from plugins.cuda.report import EntryReport, parse_report
-from plugins.cuda.store import ROOT, Entry, KernelStore, key_of
+from plugins.store import ROOT, Entry, KernelStore, key_of
 
 CAPABILITIES = ("8.0", "8.6", "8.9", "9.0", "10.0", "12.0")
 """A100, RTX 30, RTX 40 and L4, H100 and H200, B200, RTX 50."""

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-import functools
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from engines.cachedir import cache_dir
 from engines.errors import BackendError, UsageError
+from plugins import cxx
 from plugins.cuda.args import Args
-from plugins.cuda.store import ROOT, KernelStore, key_of
+from plugins.store import KernelStore, key_of
 
-COMPILER = "g++"
 # No contraction to fused multiply-add, here and on the device: both round as numpy does.
 FLAGS = (
     *("-std=c++20", "-O2", "-fPIC", "-shared", "-pthread", "-ffp-contract=off"),
@@ -91,47 +87,17 @@ def load(source: Path, args: Args, *, sanitize: bool = False) -> HostKernel:
     """
     flags = (*FLAGS, *SANITIZE) if sanitize else FLAGS
     store = KernelStore(cache_dir() / "kernels" / "host")
-    key = key_of(source, [_version(), *flags])
-    entry = store.get(key) or store.put(key, "so", _compile(source, flags), {"source": source.name})
+    key = key_of(source, [cxx.compiler_version(), *flags])
+    entry = store.get(key)
+    if entry is None:
+        note = {"source": source.name}
+        entry = store.put(key, "so", cxx.compile_library(source, flags), note)
     return HostKernel(entry.path, args)
 
 
 def sanitizer_runtime() -> Path | None:
     """ThreadSanitizer's library, or None where g++ has none."""
-    named = _run([_compiler(), "-print-file-name=libtsan.so"]).stdout.strip()
+    named = cxx.run([cxx.required_compiler(), "-print-file-name=libtsan.so"]).stdout.strip()
     # g++ answers with the bare name where it has no such file.
     path = Path(named)
     return path.resolve() if path.is_absolute() and path.exists() else None
-
-
-def _compile(source: Path, flags: tuple[str, ...]) -> bytes:
-    with tempfile.TemporaryDirectory() as folder:
-        output = Path(folder, "kernel.so")
-        done = _run([_compiler(), *flags, f"-I{ROOT}", "-x", "c++", str(source), "-o", str(output)])
-        if done.returncode:
-            raise BackendError(f"{COMPILER} refuses {source.name}: {_first_error(done.stderr)}")
-        return output.read_bytes()
-
-
-def _first_error(text: str) -> str:
-    lines = [line for line in text.splitlines() if "error" in line]
-    return lines[0] if lines else text.strip()
-
-
-@functools.cache
-def _version() -> str:
-    return _run([_compiler(), "--version"]).stdout
-
-
-def _compiler() -> str:
-    found = shutil.which(COMPILER)
-    if found is None:
-        raise BackendError(
-            f"the host form of a kernel is compiled by {COMPILER}, which is not on the path; "
-            "install your system's C++ compiler"
-        )
-    return found
-
-
-def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, check=False)

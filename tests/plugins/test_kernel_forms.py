@@ -13,8 +13,8 @@ import pytest
 
 from plugins.cuda import registry
 from plugins.cuda.kernel import host_values, wrong_outputs
-from plugins.cuda.store import source_files
 from plugins.registry import OPERATORS
+from plugins.store import source_files
 from plugins.tensorrt import NAMES as LAYERS
 
 ROOT = Path(__file__).parents[2]

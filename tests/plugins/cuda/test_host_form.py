@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from engines.errors import BackendError, UsageError
+from plugins import cxx
 from plugins.cuda import host
 from plugins.cuda.args import Args, Array, Number
 from tests.helpers.probe_kernel import FAULTY, FAULTY_ARGS
@@ -99,8 +100,8 @@ def test_a_build_is_kept_until_its_source_changes(
     source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built = []
-    compile_ = host._compile
-    monkeypatch.setattr(host, "_compile", lambda *args: built.append(1) or compile_(*args))
+    compile_ = cxx.compile_library
+    monkeypatch.setattr(cxx, "compile_library", lambda *args: built.append(1) or compile_(*args))
     assert value_of(source) == value_of(source) == 7
     assert len(built) == 1
     source.write_text(SMALL.replace("args->value;", "args->value + 1;"))
@@ -132,6 +133,6 @@ def test_without_a_compiler_the_error_says_what_to_install(
     source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "")
-    host._version.cache_clear()
+    cxx.compiler_version.cache_clear()
     with pytest.raises(BackendError, match=r"g\+\+.*install"):
         host.load(source, SMALL_ARGS)

@@ -23,7 +23,7 @@ from typing import Any
 from engines.errors import UsageError
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 """Includes name files from here: ``plugins/cuda/block.cuh``."""
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from engines.errors import UsageError
-from plugins.cuda import store
-from plugins.cuda.store import ROOT, KernelStore, key_of, source_files
+from plugins import store
+from plugins.store import ROOT, KernelStore, key_of, source_files
 
 
 @pytest.fixture
