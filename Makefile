@@ -25,10 +25,12 @@ $(VENV)/.run: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet $(PIP_ARGS) --editable '.[cpu,export]'
 	@touch $@
 
+# Our CPU kernels are compiled once here: many tests have a cache of their own.
 # The development tools; torch and transformers for the parity tests; TensorRT-RTX, which compiles
 # without a GPU; polygraphy; the compiler of our kernels, which needs no GPU either; Ray.
 $(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet $(PIP_ARGS) --editable '.[dev,torch,rtx,bench,cuda,ray]'
+	-$(BIN)/python -m plugins.ort --package
 	@touch $@ $(VENV)/.run
 
 demo: $(VENV)/.run  ## build the default CPU pair and compare ar, sd and ssd on real prompts

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from plugins.ort import library
 from tests.helpers import browser, sanitizer, session_folder
 
 settings.register_profile("dev", max_examples=25, deadline=None)
@@ -49,6 +50,7 @@ NEEDS = {
     "nginx": lambda: None not in (shutil.which("nginx"), shutil.which("openssl")),
     "promtool": lambda: shutil.which("promtool") is not None,
     "triton": lambda: shutil.which("tritonserver") is not None,
+    "vnni": lambda: library.find().path is not None,
     "systemd": lambda: shutil.which("systemd-analyze") is not None,
 }
 

@@ -73,13 +73,9 @@ def onnx_runner(path: Path, num_threads: int) -> Any:
     onnxruntime = require("onnxruntime", "onnxruntime", "cpu", purpose, ("InferenceSession",))
     from polygraphy.backend.onnxrt import OnnxrtRunner
 
-    from runtime.backends.onnxruntime import INT8_COMPUTE
+    from runtime.backends.cpu_kernels import session_options
 
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = num_threads
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    options.add_session_config_entry(*INT8_COMPUTE)
+    options = session_options(onnxruntime, num_threads)
     try:
         session = onnxruntime.InferenceSession(
             str(path), options, providers=["CPUExecutionProvider"]

@@ -109,7 +109,7 @@ class DecoderGraph:
             save=save,
             inputs=graph_inputs(request.role, request.kv, dim),
             outputs=graph_outputs(request.role, request.kv, dim, self._output_vocab),
-            plugins=self.tape.operators,
+            plugins=tuple(f"{domain}::{name}" for domain, name, _ in model.functions),
             num_parameters=self.num_parameters,
         )
 

@@ -20,7 +20,7 @@ def verify_node(
     tape: GraphTape, logits: ir.Value, drafts: ir.Value, num_draft: ir.Value
 ) -> Sequence[ir.Value]:
     """accepted [B], next [B] of logits [B, R, V], drafts [B, R - 1], num_draft [B]."""
-    tape.function(_function(verify.function_text()))
+    tape.function(function(verify.function_text()))
     return tape.ops(
         verify.OP_NAME,
         logits,
@@ -36,7 +36,7 @@ def verify_node(
 
 def sample_node(tape: GraphTape, logits: ir.Value, ids_map: ir.Value) -> ir.Value:
     """Greedy choice [B, R], in target ids, of logits [B, R, V] and ids_map [V]."""
-    tape.function(_function(sample.function_text()))
+    tape.function(function(sample.function_text()))
     return tape.op(
         sample.OP_NAME,
         logits,
@@ -48,5 +48,13 @@ def sample_node(tape: GraphTape, logits: ir.Value, ids_map: ir.Value) -> ir.Valu
     )
 
 
-def _function(text: str) -> ir.Function:
+def carry_function(model: ir.Model, text: str) -> None:
+    """Give a finished model the body of an operator that some of its nodes stand for."""
+    body = function(text)
+    model.functions[body.identifier()] = body
+    model.graph.opset_imports[body.domain] = 1
+
+
+def function(text: str) -> ir.Function:
+    """A function of a model, of its ONNX textual syntax."""
     return ir.serde.deserialize_function(onnx.parser.parse_function(text))

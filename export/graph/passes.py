@@ -9,8 +9,11 @@ import numpy as np
 import onnx_ir as ir
 
 from export.checkpoint.spec import ModelSpec
+from export.graph.coded import name_coded_products
 from export.graph.decoder import ATTENDED
+from export.graph.operators import carry_function
 from export.graph.precision import ONNXRUNTIME
+from plugins.grouped_attention import onnx as grouped_attention
 
 ROWS = "L"
 TOKEN_AXIS = 2
@@ -20,6 +23,7 @@ TOKEN_AXIS = 2
 def rewrite_for(backend: str, model: ir.Model, spec: ModelSpec) -> None:
     """Apply the backend's rewrites in place. TensorRT takes the canonical graph."""
     if backend == ONNXRUNTIME:
+        name_coded_products(model)
         bind_attended_rows(model)
         split_heads_once(model, spec)
         if spec.num_heads > spec.num_kv_heads:
@@ -71,20 +75,18 @@ def split_heads_once(model: ir.Model, spec: ModelSpec) -> None:
 
 
 def group_queries(model: ir.Model, spec: ModelSpec) -> None:
-    """Let the query heads that share keys be rows of one head: as many heads as keys have.
+    """Make attention one ssd::GroupedAttention a layer, up to the context that the output reads.
 
-    ONNX Runtime's Attention reads keys and values once a query head, and takes another path, which
-    rounds differently, for a head of one row; so plain decoding and verification would differ. In
-    memory [B, H, T, D] is [B, Hkv, H / Hkv * T, D]. The mask is repeated to fit, and made numbers
-    once, which each layer would do for itself.
+    The mask is made numbers, and repeated for the heads of a group, once for all layers.
     """
     graph = model.graph
     attentions = [node for node in graph if node.op_type == "Attention"]
     maker = _Maker(graph, attentions[0])
     grouped_masks: dict[str, ir.Value] = {}
+    shapes = grouped_attention.shapes(spec.num_heads, spec.num_kv_heads, spec.head_dim)
     for node in attentions:
         maker.before = node
-        mask = node.inputs[3]
+        queries, keys, values, mask = node.inputs
         assert mask is not None
         name = f"{mask.name}.grouped"
         if name not in grouped_masks:
@@ -92,16 +94,18 @@ def group_queries(model: ir.Model, spec: ModelSpec) -> None:
             bias = maker.op("Where", [mask, maker.number("seen", 0), hidden], f"{mask.name}.bias")
             copies = [bias] * (spec.num_heads // spec.num_kv_heads)
             grouped_masks[name] = maker.op("Concat", copies, name, axis=TOKEN_AXIS)
-        grouped = maker.ints(0, spec.num_kv_heads, -1, spec.head_dim)
-        rows = maker.op("Reshape", [node.inputs[0], grouped], f"{node.name}.query_grouped")
-        node.replace_input_with(0, rows)
-        node.replace_input_with(3, grouped_masks[name])
-        users = list(node.outputs[0].uses())
-        maker.before = users[0].node
-        apart = maker.ints(0, spec.num_heads, -1, spec.head_dim)
-        heads = maker.op("Reshape", [node.outputs[0], apart], f"{node.name}.ungrouped")
-        for use in users:
-            use.node.replace_input_with(use.idx, heads)
+        context = _only_user(_only_user(node.outputs[0], "Transpose"), "Reshape")
+        grouped = maker.op(
+            grouped_attention.OP_NAME,
+            [queries, keys, values, grouped_masks[name]],
+            node.name or "",
+            domain=grouped_attention.DOMAIN,
+            scale=node.attributes["scale"].as_float(),
+            **shapes,
+        )
+        ir.convenience.replace_all_uses_with(context, grouped)
+        _remove_unread(graph, context)
+    carry_function(model, grouped_attention.function_text())
 
 
 def pad_single_queries(model: ir.Model) -> None:
@@ -156,9 +160,15 @@ class _Maker:
         return self._constant(name, ir.tensor(value, dtype=ir.DataType.FLOAT, name=name))
 
     def op(
-        self, kind: str, inputs: Sequence[ir.Value | None], name: str, **attributes: object
+        self,
+        kind: str,
+        inputs: Sequence[ir.Value | None],
+        name: str,
+        *,
+        domain: str = "",
+        **attributes: object,
     ) -> ir.Value:
-        (value,) = self.ops(kind, inputs, name, 1, **attributes)
+        (value,) = self.ops(kind, inputs, name, 1, domain=domain, **attributes)
         value.name = name
         return value
 
@@ -168,10 +178,12 @@ class _Maker:
         inputs: Sequence[ir.Value | None],
         name: str,
         num_outputs: int,
+        *,
+        domain: str = "",
         **attributes: Any,
     ) -> Sequence[ir.Value]:
         attrs = ir.convenience.convert_attributes(attributes)
-        node = ir.Node("", kind, inputs, attrs, num_outputs=num_outputs, name=name)
+        node = ir.Node(domain, kind, inputs, attrs, num_outputs=num_outputs, name=name)
         for index, value in enumerate(node.outputs):
             value.name = f"{name}.{index}"
         self.graph.insert_before(self.before, node)
@@ -198,6 +210,13 @@ def _by_head(part: ir.Value) -> ir.Value | None:
             return None
         value = uses[0].node.outputs[0]
     return value
+
+
+def _only_user(value: ir.Value, kind: str) -> ir.Value:
+    """What the one node that reads ``value`` makes of it."""
+    (use,) = value.uses()
+    assert use.node.op_type == kind, f"{value.name} goes into {use.node.op_type}"
+    return use.node.outputs[0]
 
 
 def _remove_unread(graph: ir.Graph, value: ir.Value) -> None:

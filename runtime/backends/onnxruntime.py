@@ -20,16 +20,15 @@ from engines.manifest import TARGET, EngineManifest
 from engines.tensors import DType, TensorSpec
 from runtime.backends.api import CallShape
 from runtime.backends.caches import RowBuckets
+from runtime.backends.cpu_kernels import kernels, session_options
 from runtime.backends.host import HostSession
 from runtime.backends.huge_pages import huge_pages
+from runtime.backends.mapped_weights import give_back_pages
 from runtime.backends.outputs import Outputs
 from runtime.backends.telemetry import switch_off_telemetry
 from runtime.backends.vocab_map import load_vocab_map
 from runtime.device.api import Device
 from runtime.device.machine import cpu_model
-
-INT8_COMPUTE = ("session.qdq_matmulnbits_accuracy_level", "4")
-"""Without it a fused 8-bit matrix is multiplied in float32: 757 us instead of 15 us a layer."""
 
 ORT_TYPES = {
     DType.BOOL: "tensor(bool)",
@@ -63,11 +62,7 @@ class OrtSession(HostSession["OrtStep"]):
     def load(self) -> None:
         """Load the model. Raises BackendError; MissingDependencyError without onnxruntime."""
         onnxruntime = import_onnxruntime()
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = self._num_threads
-        options.inter_op_num_threads = 1
-        options.log_severity_level = 3
-        options.add_session_config_entry(*INT8_COMPUTE)
+        options = session_options(onnxruntime, self._num_threads)
         try:
             with huge_pages():
                 self._runtime = onnxruntime.InferenceSession(
@@ -78,6 +73,7 @@ class OrtSession(HostSession["OrtStep"]):
                 f"ONNX Runtime {onnxruntime.__version__} cannot load {self._folder / MODEL_FILE}: "
                 f"{one_line(error)}"
             ) from error
+        give_back_pages(self._folder)
         require_border(self._runtime, self.manifest, self._folder / MODEL_FILE)
 
     def close(self) -> None:
@@ -180,7 +176,8 @@ def import_onnxruntime() -> Any:
 
 def runtime_identity() -> str:
     """What kernels engines run on here: a key for measurements that outlive the process."""
-    return f"onnxruntime {import_onnxruntime().__version__} on {cpu_model()}"
+    onnxruntime = import_onnxruntime()
+    return f"onnxruntime {onnxruntime.__version__}, {kernels(onnxruntime).identity}, {cpu_model()}"
 
 
 def require_border(runtime: Any, manifest: EngineManifest, path: Path) -> None:

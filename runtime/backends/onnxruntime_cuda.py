@@ -33,9 +33,10 @@ from engines.manifest import EngineManifest
 from engines.tensors import DType
 from plugins.layer import DeviceTensor
 from runtime.backends.api import CallShape
+from runtime.backends.cpu_kernels import INT8_COMPUTE
 from runtime.backends.device_blocks import DeviceBlocks, default_copies
 from runtime.backends.device_caches import DeviceCaches
-from runtime.backends.onnxruntime import INT8_COMPUTE, one_line, require_border
+from runtime.backends.onnxruntime import one_line, require_border
 from runtime.backends.onnxruntime_gpu_package import (
     INSTALL,
     PROVIDER,

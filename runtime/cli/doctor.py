@@ -14,7 +14,7 @@ from runtime.cli.console import emit
 from runtime.cli.options import Commands, add_command, add_device, whole
 from runtime.cli.report import table, to_json
 from runtime.devices import CPU
-from runtime.doctor import Backend, Checkup, Memory, Nvidia, examine
+from runtime.doctor import Backend, Checkup, CpuKernels, Memory, Nvidia, examine
 from runtime.doctor.bundle import BundleCheckup, examine_bundle
 
 DESCRIPTION = """\
@@ -126,6 +126,7 @@ def as_text(checkup: Checkup) -> str:
         f"python       {checkup.python} on {checkup.system}",
         f"cpu          {checkup.machine}",
         f"             has {_names(checkup.flags.present)}; lacks {_names(checkup.flags.absent)}",
+        f"kernels      {_kernels(checkup.kernels)}",
         f"memory       {_memory(checkup.memory)}",
         *_nvidia(checkup.nvidia),
         "",
@@ -143,6 +144,10 @@ def _yes_no(value: bool) -> str:
 
 def _names(names: tuple[str, ...]) -> str:
     return " ".join(names) or "none of the instruction sets that matter"
+
+
+def _kernels(kernels: CpuKernels) -> str:
+    return f"{kernels.name} for 8-bit weights ({kernels.reason or kernels.library})"
 
 
 def _memory(memory: Memory) -> str:

@@ -11,6 +11,11 @@
 ARG PYTHON=python:3.11-slim-bookworm
 
 FROM ${PYTHON} AS build
+# For our CPU kernels, which are compiled here: the image that runs has no compiler.
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends g++ \
+    && rm -rf /var/lib/apt/lists/*
 ARG EXTRAS=cpu,grammar,serve
 WORKDIR /source
 COPY pyproject.toml README.md LICENSE ./
@@ -20,7 +25,8 @@ COPY runtime runtime
 COPY export export
 RUN --mount=type=cache,target=/root/.cache/pip \
     python -m venv /opt/ssd-trt \
-    && /opt/ssd-trt/bin/pip install ".[${EXTRAS}]"
+    && /opt/ssd-trt/bin/pip install ".[${EXTRAS}]" \
+    && /opt/ssd-trt/bin/python -P -m plugins.ort --package
 
 FROM ${PYTHON} AS base
 RUN groupadd --gid 10001 ssd \

@@ -4,6 +4,7 @@ from runtime.doctor.backends import Backend
 from runtime.doctor.checkup import (
     Checkup,
     CpuFlags,
+    CpuKernels,
     Gpu,
     Machine,
     Memory,
@@ -17,6 +18,7 @@ __all__ = [
     "Backend",
     "Checkup",
     "CpuFlags",
+    "CpuKernels",
     "Gpu",
     "Machine",
     "Memory",

@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from plugins.ort.library import find
 from runtime.device.cores import available_cores, cpu_quota
 from runtime.device.machine import cpu_model
 from runtime.doctor.backends import Backend, backends
@@ -46,6 +47,16 @@ class CpuFlags:
 
 
 @dataclass(frozen=True, slots=True)
+class CpuKernels:
+    """What engines compute with on the processor: ``library`` is None where it is ONNX Runtime
+    alone, and ``reason`` then says why."""
+
+    name: str
+    library: str | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Memory:
     """Bytes; None where the system does not say. ``limit`` is the container's."""
 
@@ -78,6 +89,7 @@ class Checkup:
     system: str
     machine: Machine
     flags: CpuFlags
+    kernels: CpuKernels
     memory: Memory
     nvidia: Nvidia
     packages: tuple[Package, ...]
@@ -95,6 +107,7 @@ def examine(root: Path = ROOT) -> Checkup:
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         machine=here,
         flags=_flags(root),
+        kernels=_kernels(root),
         memory=_memory(root),
         nvidia=nvidia,
         packages=packages,
@@ -138,6 +151,11 @@ def _flags(root: Path) -> CpuFlags:
         tuple(flag for flag in wanted if flag in listed),
         tuple(flag for flag in wanted if flag not in listed),
     )
+
+
+def _kernels(root: Path) -> CpuKernels:
+    found = find(may_compile=False, cpuinfo=root / "proc/cpuinfo")
+    return CpuKernels(found.identity, None if found.path is None else str(found.path), found.reason)
 
 
 def _memory(root: Path) -> Memory:

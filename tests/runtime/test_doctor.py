@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from plugins import cxx
+from plugins.ort import library
 from runtime import doctor
 from runtime.backends.onnxruntime_gpu_package import LEAST_VERSION
 from runtime.doctor import checkup as checkups
@@ -95,6 +97,24 @@ def test_an_unlimited_container_has_no_memory_limit(tmp_path: Path, limit: str) 
     write(tmp_path, "proc/meminfo", "MemTotal: 4096 kB\n")
     write(tmp_path, "sys/fs/cgroup/memory.max", limit)
     assert doctor.examine(tmp_path).memory.limit is None
+
+
+def test_the_kernels_for_8_bit_weights_are_named_and_not_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSD_TRT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(library, "PACKAGED", tmp_path / "built")
+    write(tmp_path, "proc/cpuinfo", "flags\t: avx2\n")
+    kernels = doctor.examine(tmp_path).kernels
+    assert (kernels.name, kernels.library) == ("ONNX Runtime's kernels", None)
+    assert kernels.reason == "this processor has no avx512f and no avx512_vnni"
+    write(tmp_path, "proc/cpuinfo", "flags\t: avx512f avx512_vnni\n")
+    monkeypatch.setattr(cxx, "compiler", lambda: "g++")
+    assert "when an engine is first loaded" in doctor.examine(tmp_path).kernels.reason
+    monkeypatch.setattr(cxx, "compile_library", lambda *_: b"library")
+    made = library.package()
+    kernels = doctor.examine(tmp_path).kernels
+    assert (kernels.name, kernels.library, kernels.reason) == (made.identity, str(made.path), "")
 
 
 def test_an_arm_processor_is_judged_by_its_own_flags(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from engines.errors import UsageError
+from plugins.ort.library import SWITCH
 from runtime.device.host import HostDevice
 from runtime.llm import LLM
 from runtime.loader import LoadedPair
@@ -62,6 +63,18 @@ def test_modes_agree_up_to_the_end_of_the_context(max_len, num_draft, lengths, t
     for drafter in (Drafter.BOTH, Drafter.LOOKUP):
         assert decode(bundle, "sd", prompts, temperature, drafter=drafter) == plain
     assert decode(bundle, "ssd", prompts, temperature, max_batch=1) == plain
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("kernels", ["on", "off"])
+def test_modes_agree_with_our_kernels_and_without(monkeypatch, kernels, temperature):
+    """The two round differently, so each is compared with its own plain decoding."""
+    monkeypatch.setenv(SWITCH, kernels)
+    bundle = tiny_bundle(precision="int8", max_len=120, num_draft=3)
+    prompts = [[(i * 7) % 320 for i in range(length)] for length in (1, 9, 70)]
+    plain = [decode(bundle, "ar", [prompt], temperature)[0] for prompt in prompts]
+    for mode in ("ar", "sd", "ssd"):
+        assert decode(bundle, mode, prompts, temperature) == plain
 
 
 @pytest.mark.parametrize("num_draft", range(1, 9))

@@ -20,7 +20,7 @@ from export.check.reference import load_reference
 from export.checkpoint.api import open_checkpoint
 from export.graph.api import GraphRequest, build_graph
 from runtime.backends.api import CallShape
-from runtime.backends.onnxruntime import INT8_COMPUTE
+from runtime.backends.cpu_kernels import INT8_COMPUTE
 from runtime.device.host import HostDevice
 from runtime.kv.layout import SlotLayout, branch_mask
 from runtime.llm import LLM
@@ -193,7 +193,8 @@ def graph_of(
 
 def masks_of(model: onnx.ModelProto) -> list[str]:
     """What the attention of each layer is given as its mask."""
-    return [node.input[3] for node in model.graph.node if node.op_type == "Attention"]
+    kinds = ("Attention", "GroupedAttention")
+    return [node.input[3] for node in model.graph.node if node.op_type in kinds]
 
 
 def test_local_layers_share_one_window_and_the_others_have_none(tmp_path: Path) -> None:

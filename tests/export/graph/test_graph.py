@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import onnx
 import pytest
@@ -14,7 +16,7 @@ from export.build.options import BuildOptions
 from export.checkpoint.api import open_checkpoint
 from export.graph.api import GraphRequest, build_graph
 from export.graph.rope import rotary_tables
-from runtime.backends.onnxruntime import INT8_COMPUTE
+from runtime.backends.cpu_kernels import INT8_COMPUTE
 from tests.helpers.checkpoints import make_llama
 from tests.helpers.tiny_bundle import tiny_bundle
 
@@ -88,15 +90,21 @@ def test_the_border_is_what_the_manifest_says():
         assert (engine.inputs, engine.outputs) == expected
 
 
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
 @pytest.mark.parametrize(("role", "name"), [("target", "Verify"), ("draft", "Sample")])
-def test_our_operator_is_one_node_that_carries_its_function(role, name):
-    model = graph_of(tiny_bundle(), role)
-    (node,) = [node for node in model.graph.node if node.domain == "ssd"]
-    assert node.op_type == name
+def test_our_operators_are_nodes_that_carry_their_functions(role, name, precision):
+    bundle = tiny_bundle(precision=precision)
+    model = graph_of(bundle, role)
+    num_layers = engine_of(bundle, role).model.num_layers
+    expected = {name: 1, "GroupedAttention": num_layers}
+    if precision == "int8":
+        expected["CodedProduct"] = 4 * num_layers + 1
+    assert Counter(node.op_type for node in model.graph.node if node.domain == "ssd") == expected
+    (node,) = [node for node in model.graph.node if node.op_type == name]
     assert {a.name for a in node.attribute} == {"plugin_namespace", "plugin_version"}
-    assert [(f.domain, f.name) for f in model.functions] == [("ssd", name)]
-    assert engine_of(tiny_bundle(), role).plugins == (f"ssd::{name}",)
-    onnx.checker.check_model(str(tiny_bundle().path / role / "model.onnx"))
+    assert {(f.domain, f.name) for f in model.functions} == {("ssd", each) for each in expected}
+    assert {*engine_of(bundle, role).plugins} == {f"ssd::{each}" for each in expected}
+    onnx.checker.check_model(str(bundle.path / role / "model.onnx"))
 
 
 def test_a_draft_of_the_whole_vocabulary_maps_each_id_to_itself(tmp_path):
@@ -114,12 +122,12 @@ def test_nothing_copies_the_cache_on_onnxruntime():
     graph = graph_of(tiny_bundle()).graph
     caches = {name for value in (*graph.input, *graph.output) if "kv." in (name := value.name)}
     readers = {node.op_type for node in graph.node if caches & set(node.input)}
-    assert readers == {"TensorScatter", "Attention"}
+    assert readers == {"TensorScatter", "GroupedAttention"}
 
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize(("precision", "bits"), [("int8", 8), ("int4", 4)])
-def test_every_coded_layer_runs_on_the_kernel_for_codes(tmp_path, precision, bits, tied):
+def test_without_our_kernels_every_coded_layer_is_fused(tmp_path, precision, bits, tied):
     """An unfused layer dequantises its whole matrix at every step, 50 times slower."""
     import onnxruntime
 

@@ -96,7 +96,7 @@ def test_the_rewritten_graph_computes_what_the_canonical_one_does(
 def test_heads_that_share_keys_are_one_head(tmp_path: Path) -> None:
     """Attention reads a cache once a head that it is given, and copies no query of theirs."""
     for kinds, shared, expected in (
-        (SHARED, True, {"Slice": 1, "Transpose": 4, "Where": 1}),
+        (SHARED, True, {"Slice": 1, "Transpose": 2, "Where": 1}),
         (OWN, False, {"Slice": 6, "Transpose": 4, "Where": 0}),
     ):
         folder = tmp_path / str(shared)

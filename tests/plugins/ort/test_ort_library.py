@@ -1,0 +1,189 @@
+"""The library of ONNX Runtime operators: compiled once, and never a condition."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from engines.errors import BackendError, UsageError
+from plugins import cxx
+from plugins.ort import __main__ as command
+from plugins.ort import library
+
+FLAGS = "processor\t: 0\nflags\t\t: fpu avx512f avx512_vnni\n"
+
+
+@pytest.fixture(autouse=True)
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A processor that has all, an empty cache and package, and a compiler that is counted."""
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text(FLAGS)
+    monkeypatch.setattr(library, "CPUINFO", cpuinfo)
+    monkeypatch.setattr(library, "PACKAGED", tmp_path / "built")
+    monkeypatch.setattr(library, "_refusals", {})
+    monkeypatch.setenv("SSD_TRT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv(library.SWITCH, raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The sources that were compiled, to nothing that could be loaded."""
+    sources: list[Path] = []
+    monkeypatch.setattr(cxx, "compiler", lambda: "g++")
+
+    def compile_library(source: Path, _flags: object) -> bytes:
+        sources.append(source)
+        return b"library"
+
+    monkeypatch.setattr(cxx, "compile_library", compile_library)
+    return sources
+
+
+def test_it_is_compiled_once_and_kept(compiled: list[Path], machine: Path) -> None:
+    first, second = library.find(), library.find()
+    assert compiled == [library.SOURCE]
+    assert first == second
+    assert first.path is not None
+    assert first.path.is_relative_to(machine / "cache")
+    assert first.path.read_bytes() == b"library"
+    assert first.identity.startswith("ssd kernels ")
+
+
+def test_a_library_in_the_package_comes_first(compiled: list[Path], machine: Path) -> None:
+    assert library.package() == library.package() == library.find()
+    assert len(compiled) == 1
+    assert not (machine / "cache").exists()
+
+
+def test_other_sources_are_another_library(
+    compiled: list[Path], machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = library.find()
+    source = machine / "library.cc"
+    source.write_text("// other")
+    monkeypatch.setattr(library, "SOURCE", source)
+    assert library.find().identity != before.identity
+    assert len(compiled) == 2
+
+
+def test_nothing_is_compiled_for_who_only_asks(compiled: list[Path]) -> None:
+    found = library.find(may_compile=False)
+    assert (found.path, compiled) == (None, [])
+    assert "first loaded" in found.reason
+    made = library.find()
+    assert library.find(may_compile=False) == made
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "reason"),
+    [
+        ("flags\t: fpu avx512f\n", "has no avx512_vnni"),
+        ("flags\t: fpu avx2\n", "has no avx512f and no avx512_vnni"),
+        ("Features\t: asimd\n", "has no avx512f and no avx512_vnni"),
+        (None, "has no avx512f and no avx512_vnni"),
+    ],
+)
+def test_processors_that_lack_the_instructions_have_none(
+    compiled: list[Path], machine: Path, cpuinfo: str | None, reason: str
+) -> None:
+    if cpuinfo is None:
+        (machine / "cpuinfo").unlink()
+    else:
+        (machine / "cpuinfo").write_text(cpuinfo)
+    found = library.find()
+    assert (found.path, compiled) == (None, [])
+    assert found.reason.endswith(reason)
+    assert found.identity == "ONNX Runtime's kernels"
+
+
+@pytest.mark.parametrize(("value", "is_there"), [("off", False), ("on", True), ("", True)])
+def test_the_switch(
+    compiled: list[Path], monkeypatch: pytest.MonkeyPatch, value: str, is_there: bool
+) -> None:
+    monkeypatch.setenv(library.SWITCH, value)
+    assert (library.find().path is not None) == is_there == bool(compiled)
+
+
+def test_a_switch_that_is_neither_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(library.SWITCH, "no")
+    with pytest.raises(UsageError, match="SSD_TRT_CPU_KERNELS is 'no', it must be on or off"):
+        library.find()
+
+
+def test_without_a_compiler_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    found = library.find()
+    assert found.path is None
+    assert "g++, which is not on the path; install" in found.reason
+    assert library.find(may_compile=False) == found
+    with pytest.raises(BackendError, match="install"):
+        library.package()
+
+
+def test_a_compiler_that_refuses_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def refuse(source: Path, _flags: object) -> bytes:
+        asked.append(source)
+        raise BackendError("g++ refuses library.cc: error: too old")
+
+    monkeypatch.setattr(cxx, "compile_library", refuse)
+    assert library.find() == library.find()
+    assert library.find().reason == "g++ refuses library.cc: error: too old"
+    assert len(asked) == 1
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(
+    compiled: list[Path], machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (machine / "file").write_text("")
+    monkeypatch.setenv("SSD_TRT_CACHE", str(machine / "file"))
+    found = library.find()
+    assert found.path is None
+    assert "SSD_TRT_CACHE" in found.reason
+    assert len(compiled) == 1
+
+
+def test_the_command(
+    compiled: list[Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main(["--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert (record["library"], record["reason"]) == (str(library.find().path), "")
+    assert command.main([]) == 0
+    assert capsys.readouterr().out.startswith("ssd kernels ")
+    monkeypatch.setenv(library.SWITCH, "off")
+    assert command.main([]) == 0
+    assert capsys.readouterr().out == (
+        "none: SSD_TRT_CPU_KERNELS is off; ONNX Runtime's own kernels run\n"
+    )
+    monkeypatch.setenv(library.SWITCH, "maybe")
+    assert command.main([]) == 2
+    assert capsys.readouterr().err.startswith("error: SSD_TRT_CPU_KERNELS is 'maybe'")
+    assert len(compiled) == 1
+
+
+@pytest.mark.usefixtures("compiled")
+def test_the_command_compiles_into_the_package(
+    machine: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also for a processor that cannot run it: an image is built elsewhere."""
+    (machine / "cpuinfo").write_text("flags\t: fpu\n")
+    assert command.main(["--package", "--json"]) == 0
+    path = Path(json.loads(capsys.readouterr().out)["library"])
+    assert path.parent == machine / "built"
+    shutil.rmtree(machine / "built")
+    (machine / "built").write_text("in the way")
+    assert command.main(["--package"]) == 2
+    assert "built" in capsys.readouterr().err
+
+
+@pytest.mark.vnni
+def test_the_sources_raise_no_warning() -> None:
+    """GCC's own headers do: an undefined value that is never read."""
+    warnings = ("-Wall", "-Wextra", "-Werror", "-Wno-maybe-uninitialized")
+    assert cxx.compile_library(library.SOURCE, [*library.FLAGS, *warnings])
