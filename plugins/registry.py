@@ -1,4 +1,4 @@
-"""The ssd:: operators that stand as nodes in a graph, by name."""
+"""The ssd:: operators that choose tokens inside a graph, on every backend, by name."""
 
 from __future__ import annotations
 
