@@ -25,13 +25,16 @@ $(VENV)/.run: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet $(PIP_ARGS) --editable '.[cpu,export]'
 	@touch $@
 
-# Our CPU kernels are compiled once here: many tests have a cache of their own.
 # The development tools; torch and transformers for the parity tests; TensorRT-RTX, which compiles
 # without a GPU; polygraphy; the compiler of our kernels, which needs no GPU either; Ray.
 $(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet $(PIP_ARGS) --editable '.[dev,torch,rtx,bench,cuda,ray]'
-	-$(BIN)/python -m plugins.ort --package
 	@touch $@ $(VENV)/.run
+
+# Our CPU kernels, in the clone itself: many tests have a cache of their own, and compile otherwise.
+$(VENV)/.kernels: $(wildcard plugins/*/*.cc plugins/*/*.h) $(VENV)/.dev
+	-$(BIN)/python -m plugins.ort --package
+	@touch $@
 
 demo: $(VENV)/.run  ## build the default CPU pair and compare ar, sd and ssd on real prompts
 	$(BIN)/python -m export fetch smollm2-135m
@@ -40,7 +43,7 @@ demo: $(VENV)/.run  ## build the default CPU pair and compare ar, sd and ssd on 
 	$(BIN)/python -m runtime compare --bundle $(BUNDLE) --live \
 		--num-prompts $(DEMO_PROMPTS) --max-tokens $(DEMO_TOKENS)
 
-test: $(VENV)/.dev  ## the whole CPU suite
+test: $(VENV)/.dev $(VENV)/.kernels  ## the whole CPU suite
 	$(BIN)/python -m pytest --quiet --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/.dev  ## style, format and types

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import tempfile
@@ -46,8 +47,21 @@ def compile_library(source: Path, flags: Sequence[str]) -> bytes:
 
 
 def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """A finished command with its output as text; its exit status is the caller's to judge."""
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    """A finished command with its output as text; its exit status is the caller's to judge.
+
+    Raises BackendError where it cannot be run.
+    """
+    try:
+        return subprocess.run(
+            command,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            env={**os.environ, "LC_ALL": "C"},
+            check=False,
+        )
+    except OSError as error:
+        raise BackendError(f"{command[0]} cannot be run: {error.strerror}") from None
 
 
 def required_compiler() -> str:

@@ -22,6 +22,8 @@ from typing import Any
 
 from engines.errors import UsageError
 
+READABLE = 0o644
+"""Files are no secret, and who runs an image is not who built it."""
 _INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 ROOT = Path(__file__).resolve().parents[1]
 """Includes name files from here: ``plugins/cuda/block.cuh``."""
@@ -61,17 +63,28 @@ class KernelStore:
             self._publish(path, content)
             self._publish(self.folder / f"{key}.json", json.dumps(whole).encode())
         except OSError as error:
-            raise UsageError(
-                f"compiled kernels cannot be kept in {self.folder} ({error.strerror}); "
-                "name another folder in SSD_TRT_CACHE"
-            ) from None
+            raise UsageError(self._complaint(error.strerror or str(error))) from None
         return Entry(whole, path)
+
+    def why_not_writable(self) -> str:
+        """Why nothing could be put, as far as can be seen without trying, or ""."""
+        there = next(path for path in (self.folder, *self.folder.parents) if path.exists())
+        if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
+            return ""
+        return self._complaint(f"{there} {'cannot be written' if there.is_dir() else 'is a file'}")
+
+    def _complaint(self, problem: str) -> str:
+        return (
+            f"compiled kernels cannot be kept in {self.folder} ({problem}); "
+            "name another folder in SSD_TRT_CACHE"
+        )
 
     def _publish(self, path: Path, content: bytes) -> None:
         handle, name = tempfile.mkstemp(dir=self.folder, prefix=".new-")
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(content)
+                os.fchmod(handle, READABLE)
             Path(name).replace(path)
         except BaseException:
             with contextlib.suppress(OSError):

@@ -15,7 +15,7 @@ from plugins.coded_product import onnx as coded_product
 def name_coded_products(model: ir.Model) -> None:
     """Make each MatMul by 8-bit codes in blocks one ssd::CodedProduct, in place.
 
-    Others are left: by 4-bit codes, or by codes with offsets.
+    Others are left: by 4-bit codes, by codes with offsets, or in blocks that the kernel has not.
     """
     graph = model.graph
     for node in list(graph):
@@ -32,7 +32,7 @@ def name_coded_products(model: ir.Model) -> None:
         if not matrix.outputs[0].uses():
             graph.remove(matrix, safe=True)
     if any(node.op_type == coded_product.OP_NAME for node in graph):
-        carry_function(model, coded_product.function_text())
+        carry_function(model, coded_product.function_text(), coded_product.VERSION)
 
 
 def _holds_coded_blocks(matrix: ir.Node) -> bool:
@@ -41,4 +41,5 @@ def _holds_coded_blocks(matrix: ir.Node) -> bool:
     codes = matrix.inputs[0]
     assert codes is not None
     is_int8 = codes.const_value is not None and codes.const_value.dtype == ir.DataType.INT8
-    return is_int8 and "block_size" in matrix.attributes
+    block = matrix.attributes.get("block_size")
+    return is_int8 and block is not None and coded_product.fits(block.as_int())

@@ -48,11 +48,11 @@ def sample_node(tape: GraphTape, logits: ir.Value, ids_map: ir.Value) -> ir.Valu
     )
 
 
-def carry_function(model: ir.Model, text: str) -> None:
+def carry_function(model: ir.Model, text: str, version: int) -> None:
     """Give a finished model the body of an operator that some of its nodes stand for."""
     body = function(text)
     model.functions[body.identifier()] = body
-    model.graph.opset_imports[body.domain] = 1
+    model.graph.opset_imports[body.domain] = version
 
 
 def function(text: str) -> ir.Function:

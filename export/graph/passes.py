@@ -105,7 +105,7 @@ def group_queries(model: ir.Model, spec: ModelSpec) -> None:
         )
         ir.convenience.replace_all_uses_with(context, grouped)
         _remove_unread(graph, context)
-    carry_function(model, grouped_attention.function_text())
+    carry_function(model, grouped_attention.function_text(), grouped_attention.VERSION)
 
 
 def pad_single_queries(model: ir.Model) -> None:

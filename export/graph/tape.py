@@ -98,11 +98,6 @@ class GraphTape:
         """Carry the body of an operator that some node stands for."""
         self._functions.append(function)
 
-    @property
-    def operators(self) -> tuple[str, ...]:
-        """Operators with a body of their own, as "domain::name"."""
-        return tuple(f"{each.domain}::{each.name}" for each in self._functions)
-
     def model(self, opset: int) -> ir.Model:
         domains = {function.domain: 1 for function in self._functions}
         graph = ir.Graph(

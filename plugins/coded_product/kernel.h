@@ -7,8 +7,8 @@
 //     [block / 4][32 columns][4 inputs]  codes + 128, which makes them unsigned
 //     [32 columns]                       float32 scales
 //
-// which is the order it is read in. A row's codes are signed; 128 times their sum is taken off where
-// a block's sum begins.
+// which is the order it is read in. A row's codes are signed; 128 times their sum is taken off
+// where a block's sum begins.
 #pragma once
 
 #include <immintrin.h>
@@ -38,7 +38,7 @@ struct Shape {
     // Loads are of 64 bytes; sums of larger blocks would not fit float32.
     bool is_supported() const {
         return inputs > 0 && outputs > 0 && block >= 16 && block <= 1024 && block % 16 == 0 &&
-           inputs % block == 0;
+               inputs % block == 0;
     }
 };
 
@@ -46,18 +46,21 @@ struct Shape {
 class Panels {
 public:
     Panels(const Shape& shape, const int8_t* codes, const float* scales)
-            : shape_(shape),
-                bytes_(static_cast<uint8_t*>(
-            std::aligned_alloc(64, shape.num_panels() * shape.panel_bytes()))) {
+        : shape_(shape),
+          bytes_(static_cast<uint8_t*>(
+              std::aligned_alloc(64, shape.num_panels() * shape.panel_bytes()))) {
         if (bytes_ == nullptr) return;
         for (int64_t panel = 0; panel < shape.num_panels(); ++panel) {
-            for (int64_t block = 0; block < shape.num_blocks(); ++block) fill(panel, block, codes, scales);
+            for (int64_t block = 0; block < shape.num_blocks(); ++block)
+                fill(panel, block, codes, scales);
         }
     }
 
     bool is_valid() const { return bytes_ != nullptr; }
     const Shape& shape() const { return shape_; }
-    const uint8_t* panel(int64_t index) const { return bytes_.get() + index * shape_.panel_bytes(); }
+    const uint8_t* panel(int64_t index) const {
+        return bytes_.get() + index * shape_.panel_bytes();
+    }
 
 private:
     void fill(int64_t panel, int64_t block, const int8_t* codes, const float* scales) {
@@ -68,7 +71,8 @@ private:
         for (int64_t i = 0; i < shape_.block; ++i) {
             const int8_t* from = codes + (block * shape_.block + i) * shape_.outputs + first;
             uint8_t* quads = to + i / 4 * kPanelColumns * 4 + i % 4;
-            for (int64_t c = 0; c < columns; ++c) quads[c * 4] = static_cast<uint8_t>(from[c] + 128);
+            for (int64_t c = 0; c < columns; ++c)
+                quads[c * 4] = static_cast<uint8_t>(from[c] + 128);
         }
         float of_panel[kPanelColumns] = {};
         std::memcpy(of_panel, scales + block * shape_.outputs + first, columns * sizeof(float));
@@ -115,7 +119,7 @@ inline void round_block(const float* x, int64_t size, int8_t* codes, float* scal
     __m512i sum = _mm512_setzero_si512();
     for (int64_t i = 0; i < size; i += 16) {
         const __m512i rounded =
-                _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + i), reciprocal));
+            _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + i), reciprocal));
         sum = _mm512_add_epi32(sum, rounded);
         _mm_storeu_si128(reinterpret_cast<__m128i*>(codes + i), _mm512_cvtepi32_epi8(rounded));
     }
@@ -128,7 +132,7 @@ inline void round_row(const float* x, const Shape& shape, Rows& rows, int64_t ro
         const int64_t at = row * shape.num_blocks() + block;
         const int64_t first = block * shape.block;
         round_block(x + first, shape.block, rows.codes.data() + row * shape.inputs + first,
-                rows.scales.data() + at, rows.starts.data() + at);
+                    rows.scales.data() + at, rows.starts.data() + at);
     }
 }
 
@@ -168,17 +172,16 @@ void multiply_tile(const Panels& matrix, int64_t panel, const Rows& rows, int64_
         for (int row = 0; row < kRows; ++row) {
             const __m512 scale = _mm512_set1_ps(scales[row * num_blocks + block]);
             totals[row][0] = _mm512_add_ps(
-          totals[row][0],
-          _mm512_mul_ps(_mm512_cvtepi32_ps(sums[row][0]), _mm512_mul_ps(left, scale)));
+                totals[row][0],
+                _mm512_mul_ps(_mm512_cvtepi32_ps(sums[row][0]), _mm512_mul_ps(left, scale)));
             totals[row][1] = _mm512_add_ps(
-          totals[row][1],
-          _mm512_mul_ps(_mm512_cvtepi32_ps(sums[row][1]), _mm512_mul_ps(right, scale)));
+                totals[row][1],
+                _mm512_mul_ps(_mm512_cvtepi32_ps(sums[row][1]), _mm512_mul_ps(right, scale)));
         }
     }
     const int64_t column = panel * kPanelColumns;
-    const uint32_t there = shape.outputs - column >= kPanelColumns
-                             ? ~0u
-                             : (1u << (shape.outputs - column)) - 1u;
+    const uint32_t there =
+        shape.outputs - column >= kPanelColumns ? ~0u : (1u << (shape.outputs - column)) - 1u;
     for (int row = 0; row < kRows; ++row) {
         float* to = y + (first + row) * shape.outputs + column;
         _mm512_mask_storeu_ps(to, there & 0xffff, totals[row][0]);
@@ -193,11 +196,16 @@ inline void multiply_panel(const Panels& matrix, int64_t panel, const Rows& rows
         multiply_tile<kMostTileRows>(matrix, panel, rows, row, y);
     }
     switch (num_rows - row) {
-        case 5: return multiply_tile<5>(matrix, panel, rows, row, y);
-        case 4: return multiply_tile<4>(matrix, panel, rows, row, y);
-        case 3: return multiply_tile<3>(matrix, panel, rows, row, y);
-        case 2: return multiply_tile<2>(matrix, panel, rows, row, y);
-        case 1: return multiply_tile<1>(matrix, panel, rows, row, y);
+        case 5:
+            return multiply_tile<5>(matrix, panel, rows, row, y);
+        case 4:
+            return multiply_tile<4>(matrix, panel, rows, row, y);
+        case 3:
+            return multiply_tile<3>(matrix, panel, rows, row, y);
+        case 2:
+            return multiply_tile<2>(matrix, panel, rows, row, y);
+        case 1:
+            return multiply_tile<1>(matrix, panel, rows, row, y);
     }
 }
 

@@ -28,6 +28,12 @@ _FUNCTION = f"""
 """
 
 
+def fits(block: int) -> bool:
+    """Whether the kernel has blocks of that size: loads are of 16 floats, and float32 holds the
+    sums of up to 1,024 products."""
+    return block % 16 == 0 and 16 <= block <= 1024
+
+
 def function_text() -> str:
     """The function in ONNX textual syntax, for `onnx.parser.parse_function`."""
     return _FUNCTION

@@ -41,9 +41,8 @@ public:
         ort::Tensor x;
         SSD_RETURN_ERROR(ort::read_input(api_, context, 0, &x));
         if (x.num_dims == 0 || x.dims[x.num_dims - 1] != shape.inputs) {
-            return api_.error(
-                ort::kInvalidArgument,
-                "ssd::CodedProduct: x has another width than the matrix has inputs");
+            return api_.error(ort::kInvalidArgument,
+                              "ssd::CodedProduct: x has another width than the matrix has inputs");
         }
         Job job{matrix_, nullptr, x.as<float>(), nullptr, 1};
         for (size_t i = 0; i + 1 < x.num_dims; ++i) job.num_rows *= x.dims[i];

@@ -10,5 +10,6 @@
 
 In a graph it is a function of standard operators; where our kernel can be had (``plugins.ort``), it
 takes the node instead. A row's result depends on that row, and on the keys and values it sees,
-alone: not on the rows beside it, their number, the length of the cache or the threads.
+alone: not on the rows beside it, their number, the length of the cache, the threads, or any finite
+number that lies where it sees nothing. A row that sees nothing at all is zeros.
 """

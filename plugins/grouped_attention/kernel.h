@@ -3,7 +3,8 @@
 // A row is one token of one query head. It meets its keys sixteen at a time, and its values one
 // after another, so what it comes to hangs on no other row, on no number of rows and on no thread:
 // rows are gathered only to load a value once for several of them. Sixteen keys that none of the
-// rows at hand may see are passed over.
+// rows at hand may see are passed over; a key that one of them may not see has the weight 0 there,
+// which adds nothing of a finite value. A row that sees nothing is zeros.
 #pragma once
 
 #include <immintrin.h>
@@ -56,11 +57,15 @@ inline __m512 sums_of(const __m512 (&v)[kLanes]) {
     __m512 halves[2];
     for (int i = 0; i < 2; ++i) {
         const __m512 a = fours[2 * i], b = fours[2 * i + 1];
-        halves[i] = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+        halves[i] =
+            _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
     }
     return _mm512_add_ps(_mm512_shuffle_f32x4(halves[0], halves[1], 0x88),
                          _mm512_shuffle_f32x4(halves[0], halves[1], 0xdd));
 }
+
+// The lanes of a vector that hold something, where `left` numbers are left.
+inline __mmask16 lanes(int64_t left) { return left >= kLanes ? 0xffff : (1u << left) - 1u; }
 
 // A query times sixteen keys; beyond the last one, the last again.
 inline __m512 scores_of(const float* query, const float* keys, int64_t left, int64_t size) {
@@ -70,10 +75,18 @@ inline __m512 scores_of(const float* query, const float* keys, int64_t left, int
         at[i] = keys + std::min(i, left - 1) * size;
         sums[i] = _mm512_setzero_ps();
     }
-    for (int64_t d = 0; d < size; d += kLanes) {
+    int64_t d = 0;
+    for (; d + kLanes <= size; d += kLanes) {
         const __m512 q = _mm512_loadu_ps(query + d);
         for (int64_t i = 0; i < kLanes; ++i) {
             sums[i] = _mm512_fmadd_ps(q, _mm512_loadu_ps(at[i] + d), sums[i]);
+        }
+    }
+    if (d < size) {
+        const __mmask16 there = lanes(size - d);
+        const __m512 q = _mm512_maskz_loadu_ps(there, query + d);
+        for (int64_t i = 0; i < kLanes; ++i) {
+            sums[i] = _mm512_fmadd_ps(q, _mm512_maskz_loadu_ps(there, at[i] + d), sums[i]);
         }
     }
     return sums_of(sums);
@@ -96,57 +109,70 @@ inline __m512 power_of_e(__m512 x) {
 }
 
 inline __m512 bias_of(const float* bias, int64_t left) {
-    const __mmask16 there = left >= kLanes ? 0xffff : (1u << left) - 1u;
-    return _mm512_mask_loadu_ps(_mm512_set1_ps(2 * kUnseen), there, bias);
+    return _mm512_mask_loadu_ps(_mm512_set1_ps(2 * kUnseen), lanes(left), bias);
 }
 
 inline bool sees_any(__m512 bias) {
     return _mm512_cmp_ps_mask(bias, _mm512_set1_ps(kUnseen), _CMP_GT_OQ) != 0;
 }
 
-// `kRows` rows of weights [rows of a part][stride] times the values, of `kWidth` vectors each.
-template <int kRows, int kWidth>
-void weigh_values(const float* const (&weights)[kValueRows], const float* values, int64_t size,
-                  const std::vector<int64_t>& seen, int64_t num_keys, const float* factors,
-                  float* const (&context)[kValueRows]) {
-    __m512 sums[kRows][kWidth];
-    for (auto& row : sums) {
-        for (auto& sum : row) sum = _mm512_setzero_ps();
-    }
-    for (const int64_t first : seen) {
-        const int64_t end = std::min(first + kLanes, num_keys);
-        for (int64_t key = first; key < end; ++key) {
-            __m512 value[kWidth];
-            for (int w = 0; w < kWidth; ++w) {
-                value[w] = _mm512_loadu_ps(values + key * size + w * kLanes);
-            }
-            for (int row = 0; row < kRows; ++row) {
-                const __m512 weight = _mm512_set1_ps(weights[row][key]);
+// What rows come to from their values: up to `kValueRows` rows, and `kWidth` vectors of each value,
+// of which the last has the lanes `there`.
+struct Weighing {
+    const float* weights[kValueRows];  // [keys]
+    float* context[kValueRows];
+    float factors[kValueRows];
+    const float* values;  // [keys][size]
+    int64_t size, num_keys;
+    const std::vector<int64_t>& seen;  // the first of each sixteen keys that some row sees
+    __mmask16 there;
+
+    template <int kRows, int kWidth>
+    void run() const {
+        __m512 sums[kRows][kWidth];
+        for (auto& row : sums) {
+            for (auto& sum : row) sum = _mm512_setzero_ps();
+        }
+        for (const int64_t first : seen) {
+            const int64_t end = std::min(first + kLanes, num_keys);
+            for (int64_t key = first; key < end; ++key) {
+                __m512 value[kWidth];
                 for (int w = 0; w < kWidth; ++w) {
-                    sums[row][w] = _mm512_fmadd_ps(weight, value[w], sums[row][w]);
+                    const float* from = values + key * size + w * kLanes;
+                    value[w] =
+                        w + 1 < kWidth ? _mm512_loadu_ps(from) : _mm512_maskz_loadu_ps(there, from);
+                }
+                for (int row = 0; row < kRows; ++row) {
+                    const __m512 weight = _mm512_set1_ps(weights[row][key]);
+                    for (int w = 0; w < kWidth; ++w) {
+                        sums[row][w] = _mm512_fmadd_ps(weight, value[w], sums[row][w]);
+                    }
                 }
             }
         }
-    }
-    for (int row = 0; row < kRows; ++row) {
-        const __m512 factor = _mm512_set1_ps(factors[row]);
-        for (int w = 0; w < kWidth; ++w) {
-            _mm512_storeu_ps(context[row] + w * kLanes, _mm512_mul_ps(sums[row][w], factor));
+        for (int row = 0; row < kRows; ++row) {
+            const __m512 factor = _mm512_set1_ps(factors[row]);
+            for (int w = 0; w < kWidth; ++w) {
+                _mm512_mask_storeu_ps(context[row] + w * kLanes, w + 1 < kWidth ? 0xffff : there,
+                                      _mm512_mul_ps(sums[row][w], factor));
+            }
         }
     }
-}
 
-template <int kWidth>
-void weigh_values(int num_rows, const float* const (&weights)[kValueRows], const float* values,
-                  int64_t size, const std::vector<int64_t>& seen, int64_t num_keys,
-                  const float* factors, float* const (&context)[kValueRows]) {
-    switch (num_rows) {
-        case 4: return weigh_values<4, kWidth>(weights, values, size, seen, num_keys, factors, context);
-        case 3: return weigh_values<3, kWidth>(weights, values, size, seen, num_keys, factors, context);
-        case 2: return weigh_values<2, kWidth>(weights, values, size, seen, num_keys, factors, context);
-        case 1: return weigh_values<1, kWidth>(weights, values, size, seen, num_keys, factors, context);
+    template <int kWidth>
+    void run(int64_t num_rows) const {
+        switch (num_rows) {
+            case 4:
+                return run<4, kWidth>();
+            case 3:
+                return run<3, kWidth>();
+            case 2:
+                return run<2, kWidth>();
+            case 1:
+                return run<1, kWidth>();
+        }
     }
-}
+};
 
 // Up to `kMostRows` rows that share keys: parts are numbered through the batch.
 inline void attend_part(const AttentionCall& call, int64_t part) {
@@ -161,7 +187,8 @@ inline void attend_part(const AttentionCall& call, int64_t part) {
     const float* bias[kMostRows];
     float* context[kMostRows];
     for (int64_t row = 0; row < num_rows; ++row) {
-        const int64_t head = group % shape.groups * shape.heads_each() + (first + row) / shape.tokens;
+        const int64_t head =
+            group % shape.groups * shape.heads_each() + (first + row) / shape.tokens;
         const int64_t token = (first + row) % shape.tokens;
         bias[row] = call.bias + (text * call.bias_tokens + token) * shape.rows;
         context[row] =
@@ -194,33 +221,36 @@ inline void attend_part(const AttentionCall& call, int64_t part) {
     }
     float factors[kMostRows];
     for (int64_t row = 0; row < num_rows; ++row) {
-        const __m512 largest = _mm512_set1_ps(_mm512_reduce_max_ps(most[row]));
+        const float largest = _mm512_reduce_max_ps(most[row]);
+        const bool sees_nothing = largest <= kUnseen;  // not so if it is NaN, which shall be seen
         __m512 sum = _mm512_setzero_ps();
         for (const int64_t key : seen) {
             float* at = weights.data() + row * stride + key;
-            const __m512 weight = power_of_e(_mm512_sub_ps(_mm512_loadu_ps(at), largest));
+            const __m512 score = _mm512_sub_ps(_mm512_loadu_ps(at), _mm512_set1_ps(largest));
+            const __m512 weight = sees_nothing ? _mm512_setzero_ps() : power_of_e(score);
             sum = _mm512_add_ps(sum, weight);
             _mm512_storeu_ps(at, weight);
         }
-        factors[row] = 1.0f / _mm512_reduce_add_ps(sum);
+        factors[row] = sees_nothing ? 0.0f : 1.0f / _mm512_reduce_add_ps(sum);
     }
     for (int64_t row = 0; row < num_rows; row += kValueRows) {
-        const int together = static_cast<int>(std::min<int64_t>(kValueRows, num_rows - row));
+        const int64_t together = std::min<int64_t>(kValueRows, num_rows - row);
         for (int64_t d = 0; d < shape.size;) {
-            const float* of_rows[kValueRows] = {};
-            float* to[kValueRows] = {};
-            for (int i = 0; i < together; ++i) {
-                of_rows[i] = weights.data() + (row + i) * stride;
-                to[i] = context[row + i] + d;
-            }
             const bool is_wide = shape.size - d >= 4 * kLanes;
-            if (is_wide) {
-                weigh_values<4>(together, of_rows, values + d, shape.size, seen, shape.rows,
-                                factors + row, to);
-            } else {
-                weigh_values<1>(together, of_rows, values + d, shape.size, seen, shape.rows,
-                                factors + row, to);
+            Weighing weighing{.weights = {},
+                              .context = {},
+                              .factors = {},
+                              .values = values + d,
+                              .size = shape.size,
+                              .num_keys = shape.rows,
+                              .seen = seen,
+                              .there = is_wide ? lanes(kLanes) : lanes(shape.size - d)};
+            for (int64_t i = 0; i < together; ++i) {
+                weighing.weights[i] = weights.data() + (row + i) * stride;
+                weighing.context[i] = context[row + i] + d;
+                weighing.factors[i] = factors[row + i];
             }
+            is_wide ? weighing.run<4>(together) : weighing.run<1>(together);
             d += is_wide ? 4 * kLanes : kLanes;
         }
     }

@@ -11,7 +11,7 @@ from engines.errors import SsdError, as_line
 from plugins.ort import library
 
 DESCRIPTION = f"""\
-Compile our kernels for ONNX Runtime on this machine's processor (a second; nothing is done twice).
+Compile our kernels for ONNX Runtime on this machine's processor, which takes two seconds, once.
 Engines do it by themselves when they are first loaded: this is for images, whose users may have no
 compiler, and to see why there are none. Without them ONNX Runtime's own kernels run, which are
 slower where several tokens are verified. {library.SWITCH}=off leaves everything to those."""

@@ -41,9 +41,7 @@ public:
     Status* add_domain(SessionOptions* options, Domain* domain) const {
         return call<28, Status*>(options, domain);
     }
-    Status* data(Value* value, void** address) const {
-        return call<51, Status*>(value, address);
-    }
+    Status* data(Value* value, void** address) const { return call<51, Status*>(value, address); }
     Status* element_type(const ShapeInfo* info, int* type) const {
         return call<60, Status*>(info, type);
     }
@@ -76,8 +74,8 @@ public:
                      const Value** value) const {
         return call<249, Status*>(info, index, is_constant, value);
     }
-    // work(data, 0), ... work(data, count - 1) on the session's threads, in as many batches as there
-    // are threads.
+    // work(data, 0), ... work(data, count - 1) on the session's threads, in as many batches as
+    // there are threads.
     Status* in_parallel(const KernelContext* context, void (*work)(void*, size_t), size_t count,
                         void* data) const {
         return call<274, Status*>(context, work, count, size_t{0}, data);

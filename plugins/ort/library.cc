@@ -14,13 +14,13 @@ constexpr ort::Operator kOperators[] = {
 
 }  // namespace
 
-// What ONNX Runtime calls in a library of operators. Of an ONNX Runtime that is older than our table
-// nothing is asked: its sessions run the functions.
+// What ONNX Runtime calls in a library of operators.
 extern "C" __attribute__((visibility("default"))) ort::Status* RegisterCustomOps(
     ort::SessionOptions* options, const ort::ApiBase* base) {
     const ort::Api api(base->table(ort::kVersion));
-    if (!api) return nullptr;
-    // One for the process: ONNX Runtime keeps its address. Sessions may be made at the same time.
+    if (!api) return nullptr;  // older than any that we require: its sessions run the functions
+    // One for as long as the library is loaded: ONNX Runtime keeps its address, and lets the
+    // library go with the last session that has it. Sessions may be made at the same time.
     static std::mutex lock;
     static ort::Domain* domain = nullptr;
     const std::lock_guard<std::mutex> guard(lock);

@@ -2,7 +2,7 @@
 
 It is looked for beside this file, where an image may bring it, then in the user's cache. What it is
 compiled from is its name there, so a library of other sources is never taken. All of this is a
-matter of speed: where there is none, ONNX Runtime's own kernels run.
+matter of speed: where there is none, for whatever reason, ONNX Runtime's own kernels run.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engines.cachedir import cache_dir
-from engines.errors import BackendError, SsdError, UsageError
+from engines.errors import SsdError, UsageError
 from plugins import cxx
 from plugins.store import Entry, KernelStore, key_of
 
@@ -21,6 +21,7 @@ SWITCH = "SSD_TRT_CPU_KERNELS"
 """The environment variable: ``off`` leaves everything to ONNX Runtime; unset is ``on``."""
 SOURCE = Path(__file__).with_name("library.cc")
 PACKAGED = Path(__file__).with_name("built")
+BUILT_ON = "Linux on x86_64"
 INSTRUCTIONS = ("avx512f", "avx512_vnni")
 """What the kernels are written for, as Linux names it."""
 CPUINFO = Path("/proc/cpuinfo")
@@ -42,58 +43,75 @@ class Library:
     identity: str = "ONNX Runtime's kernels"
 
 
-_refusals: dict[str, str] = {}
-"""What the compiler or the cache said, by key: asked once a process."""
+_found: dict[tuple[str, ...], Library] = {}
+"""What was found under which circumstances: for good, so that all engines of a process compute
+alike, whatever other processes do to the cache meanwhile."""
 
 
 def find(*, may_compile: bool = True, cpuinfo: Path | None = None) -> Library:
     """The library for this processor. Raises UsageError for a switch that is neither on nor off.
 
-    ``may_compile``: take the second that the compiler needs where nothing is kept yet. ``cpuinfo``:
-    what the system says of the processor, for tests.
+    ``may_compile``: take the two seconds that the compiler needs where nothing is kept yet. Without
+    it nothing is decided, and what would be is said. ``cpuinfo``: what the system says of the
+    processor, for tests.
     """
-    reason = _why_not(cpuinfo or CPUINFO)
+    reason = _why_not_here(cpuinfo or CPUINFO)
     if reason:
         return Library(None, reason)
-    key = key_of(SOURCE, FLAGS)
-    entry = _kept(key)
-    if entry is None and not may_compile:
-        if cxx.compiler() is None:
-            return Library(None, cxx.NO_COMPILER)
-        return Library(None, "they are compiled when an engine is first loaded")
-    if entry is None and key not in _refusals:
-        try:
-            entry = _put(_in_cache(), key)
-        except SsdError as error:
-            _refusals[key] = str(error)
-    if entry is None:
-        return Library(None, _refusals[key])
-    return Library(entry.path, identity=f"ssd kernels {key[:8]}")
+    try:
+        key = key_of(SOURCE, FLAGS)
+    except (OSError, UsageError) as error:
+        return Library(None, f"their sources cannot be read ({error})")
+    try:
+        store = KernelStore(cache_dir() / "kernels" / "ort")
+    except UsageError as error:  # a user without a home
+        return _kept(KernelStore(PACKAGED), key) or Library(None, str(error))
+    circumstances = (key, str(PACKAGED), str(store.folder))
+    found = _found.get(circumstances) or _kept(KernelStore(PACKAGED), key) or _kept(store, key)
+    if not may_compile:
+        reason = store.why_not_writable() or (cxx.NO_COMPILER if cxx.compiler() is None else "")
+        return found or Library(None, reason or "they are compiled when an engine is first loaded")
+    _found[circumstances] = found = found or _compiled(store, key)
+    return found
+
+
+def forget() -> None:
+    """Look again: what was found is gone."""
+    _found.clear()
 
 
 def package() -> Library:
     """Compile the library into the package itself, for images: their users may have no compiler.
 
-    Raises BackendError without a compiler, UsageError where the package cannot be written. The
-    processor that compiles may be another kind than the one that runs.
+    There is none for another architecture than x86-64, and no error. Raises BackendError without a
+    compiler, UsageError where the package cannot be written. The processor that compiles may be
+    older than the one that runs.
     """
+    reason = _why_not_built()
+    if reason:
+        return Library(None, reason)
     key = key_of(SOURCE, FLAGS)
     store = KernelStore(PACKAGED)
-    entry = store.get(key) or _put(store, key)
-    return Library(entry.path, identity=f"ssd kernels {key[:8]}")
+    return _kept(store, key) or _put(store, key)
 
 
-def _why_not(cpuinfo: Path) -> str:
+def _why_not_here(cpuinfo: Path) -> str:
     setting = os.environ.get(SWITCH, "") or "on"
     if setting == "off":
         return f"{SWITCH} is off"
     if setting != "on":
         raise UsageError(f"{SWITCH} is {setting!r}, it must be on or off")
-    if platform.system() != "Linux":
-        return f"they are compiled on Linux, and this is {platform.system()}"
+    reason = _why_not_built()
+    if reason:
+        return reason
     instructions = _instructions(cpuinfo)
     missing = [name for name in INSTRUCTIONS if name not in instructions]
     return f"this processor has no {' and no '.join(missing)}" if missing else ""
+
+
+def _why_not_built() -> str:
+    here = f"{platform.system()} on {platform.machine()}"
+    return "" if here == BUILT_ON else f"they are written for {BUILT_ON}, and this is {here}"
 
 
 def _instructions(cpuinfo: Path) -> frozenset[str]:
@@ -109,23 +127,25 @@ def _instructions(cpuinfo: Path) -> frozenset[str]:
     return frozenset()
 
 
-def _kept(key: str) -> Entry | None:
-    found = KernelStore(PACKAGED).get(key)
-    if found is None:
-        try:
-            found = _in_cache().get(key)
-        except UsageError:  # a user without a home
-            return None
-    return found
+def _kept(store: KernelStore, key: str) -> Library | None:
+    entry = store.get(key)
+    return None if entry is None else _library(entry)
 
 
-def _in_cache() -> KernelStore:
-    return KernelStore(cache_dir() / "kernels" / "ort")
-
-
-def _put(store: KernelStore, key: str) -> Entry:
+def _compiled(store: KernelStore, key: str) -> Library:
+    """The library, or why there is none. Nothing is compiled that could not be kept."""
     try:
-        library = cxx.compile_library(SOURCE, FLAGS)
-    except OSError as error:
-        raise BackendError(f"{cxx.COMPILER} cannot be run: {error}") from None
-    return store.put(key, "so", library, {"source": SOURCE.name})
+        reason = store.why_not_writable()
+        return Library(None, reason) if reason else _put(store, key)
+    except SsdError as error:
+        return Library(None, str(error))
+
+
+def _put(store: KernelStore, key: str) -> Library:
+    library = cxx.compile_library(SOURCE, FLAGS)
+    return _library(store.put(key, "so", library, {"source": SOURCE.name}))
+
+
+def _library(entry: Entry) -> Library:
+    """Another compiler may make other code of the same source, so it is known by what it is."""
+    return Library(entry.path, identity=f"ssd kernels {entry.note['sha256'][:8]}")

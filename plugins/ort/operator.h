@@ -1,5 +1,5 @@
-// What the operators' forms for ONNX Runtime share: tensors, errors, and the table of functions that
-// stands for an operator.
+// What the operators' forms for ONNX Runtime share: tensors, errors, and the table of functions
+// that stands for an operator.
 #pragma once
 
 #include <climits>

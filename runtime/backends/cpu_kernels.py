@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from plugins.ort.library import Library, find
+from plugins.ort.library import Library, find, forget
 
 INT8_COMPUTE = ("session.qdq_matmulnbits_accuracy_level", "4")
 """Without it a fused 8-bit matrix is multiplied in float32: 757 us instead of 15 us a layer."""
@@ -26,16 +26,32 @@ def session_options(onnxruntime: Any, num_threads: int) -> Any:
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
     options.add_session_config_entry(*INT8_COMPUTE)
-    library = kernels(onnxruntime)
-    if library.path is not None:
-        options.register_custom_ops_library(str(library.path))
+    if not _register(options, onnxruntime):
+        # Its file is gone: a cache was emptied while we run.
+        forget()
+        _refusal.cache_clear()
+        _register(options, onnxruntime)
     return options
+
+
+def _register(options: Any, onnxruntime: Any) -> bool:
+    """Give a session our operators; False if a library that was taken before is not taken now."""
+    library = kernels(onnxruntime)
+    if library.path is None:
+        return True
+    try:
+        options.register_custom_ops_library(str(library.path))
+    except Exception as error:
+        _log.warning("%s is not taken any more: %s", library.path, error)
+        return False
+    return True
 
 
 def kernels(onnxruntime: Any) -> Library:
     """The library of operators that sessions of ``onnxruntime`` take here, or why there is none."""
     found = find()
     if found.path is None:
+        _log.info("ONNX Runtime's own kernels run: %s", found.reason)
         return found
     refusal = _refusal(onnxruntime, found.path)
     return found if refusal is None else Library(None, refusal)

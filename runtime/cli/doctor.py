@@ -147,7 +147,7 @@ def _names(names: tuple[str, ...]) -> str:
 
 
 def _kernels(kernels: CpuKernels) -> str:
-    return f"{kernels.name} for 8-bit weights ({kernels.reason or kernels.library})"
+    return f"{kernels.name} for 8-bit products and attention ({kernels.reason or kernels.library})"
 
 
 def _memory(memory: Memory) -> str:

@@ -28,6 +28,14 @@ def test_what_was_put_is_found(kept: KernelStore) -> None:
     assert not list(kept.folder.glob(".new-*"))
 
 
+def test_where_nothing_can_be_put_is_seen_before(tmp_path: Path) -> None:
+    assert KernelStore(tmp_path / "a" / "b").why_not_writable() == ""
+    assert list(tmp_path.iterdir()) == [], "nothing is made by asking"
+    (tmp_path / "file").write_text("")
+    reason = KernelStore(tmp_path / "file" / "b").why_not_writable()
+    assert f"({tmp_path / 'file'} is a file); name another folder in SSD_TRT_CACHE" in reason
+
+
 @pytest.mark.parametrize(
     "damage",
     [

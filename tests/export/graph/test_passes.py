@@ -25,6 +25,8 @@ from tests.helpers.tiny_bundle import open_session
 ROWS, BATCH = 16, 2
 SHARED, OWN = {"kv_heads": 2}, {"kv_heads": 4}
 """Of four query heads: two share keys, or each has its own."""
+ODD = {"kv_heads": 2, "head_dim": 24}
+"""Heads of no whole number of vectors."""
 
 
 def written(folder: Path, checkpoint: Path, backend: str) -> onnx.ModelProto:
@@ -110,7 +112,7 @@ def test_heads_that_share_keys_are_one_head(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("num_threads", [1, 4])
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
-@pytest.mark.parametrize("heads", [SHARED, OWN], ids=["shared", "own"])
+@pytest.mark.parametrize("heads", [SHARED, OWN, ODD], ids=["shared", "own", "odd"])
 def test_rows_are_equal_bit_for_bit_in_calls_of_all_widths(
     tmp_path: Path, heads: dict[str, int], precision: str, num_threads: int
 ) -> None:

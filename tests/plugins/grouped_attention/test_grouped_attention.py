@@ -81,7 +81,10 @@ def test_shapes_that_do_not_fit_are_refused():
             grouped_attention(*wrong, scale=1.0)
 
 
-SHAPES = [(2, 1, 16), (3, 3, 32), (6, 2, 48), (9, 3, 64), (4, 2, 80), (8, 2, 128)]
+SHAPES = [
+    *((2, 1, 16), (3, 3, 32), (6, 2, 48), (9, 3, 64), (4, 2, 80), (8, 2, 128)),
+    *((4, 2, 6), (4, 2, 8), (2, 1, 24), (6, 2, 70)),
+]
 
 
 @pytest.mark.parametrize("kernels", [False, pytest.param(True, marks=pytest.mark.vnni)])
@@ -123,7 +126,7 @@ def test_the_kernel_is_the_reference_for_scores_of_any_size(shape, tokens, rows,
     data=st.data(),
 )
 def test_a_row_sees_nothing_but_its_own(shape, batch, tokens, rows, more, seed, data):
-    """Not its neighbours, nor how long the cache is, nor what lies in rows that it may not see."""
+    """Not its neighbours, nor how long the cache is, nor what numbers lie where it may not look."""
     heads, groups, size = shape
     queries, keys, values, bias = case(batch, heads, groups, tokens, rows, size, seed)
     together = attend(running(*shape, 0.125, 2, kernels=True), queries, keys, values, bias)
@@ -168,6 +171,20 @@ def test_tensors_that_do_not_fit_are_an_error_with_a_reason():
         with pytest.raises(Exception, match=r"GroupedAttention: expected queries"):
             attend(session, *wrong)
     assert attend(session, queries, keys, values, bias).shape == (1, 3, 64)
+
+
+@pytest.mark.parametrize("kernels", [False, pytest.param(True, marks=pytest.mark.vnni)])
+@pytest.mark.parametrize("hidden", [[0], [1], [0, 1, 2]])
+def test_a_row_that_sees_nothing_is_zeros(kernels, hidden):
+    """No live row is one; a neighbour of it must not notice."""
+    queries, keys, values, bias = case(1, 4, 2, 3, 40, 16)
+    session = running(4, 2, 16, 1.0, 1, kernels=kernels)
+    before = attend(session, queries, keys, values, bias)
+    bias[0, 0, hidden] = HIDDEN
+    after = attend(session, queries, keys, values, bias)
+    others = [token for token in range(3) if token not in hidden]
+    assert not after[0, hidden].any()
+    np.testing.assert_array_equal(after[0, others], before[0, others])
 
 
 @pytest.mark.vnni

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,21 +14,23 @@ from engines.errors import BackendError, UsageError
 from plugins import cxx
 from plugins.ort import __main__ as command
 from plugins.ort import library
+from plugins.ort.library import Library
 
 FLAGS = "processor\t: 0\nflags\t\t: fpu avx512f avx512_vnni\n"
 
 
 @pytest.fixture(autouse=True)
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A processor that has all, an empty cache and package, and a compiler that is counted."""
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text(FLAGS)
     monkeypatch.setattr(library, "CPUINFO", cpuinfo)
     monkeypatch.setattr(library, "PACKAGED", tmp_path / "built")
-    monkeypatch.setattr(library, "_refusals", {})
+    library.forget()
     monkeypatch.setenv("SSD_TRT_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv(library.SWITCH, raising=False)
-    return tmp_path
+    yield tmp_path
+    library.forget()
 
 
 @pytest.fixture
@@ -50,6 +54,7 @@ def test_it_is_compiled_once_and_kept(compiled: list[Path], machine: Path) -> No
     assert first.path is not None
     assert first.path.is_relative_to(machine / "cache")
     assert first.path.read_bytes() == b"library"
+    assert stat.S_IMODE(first.path.stat().st_mode) == 0o644, "who runs it may be somebody else"
     assert first.identity.startswith("ssd kernels ")
 
 
@@ -66,8 +71,9 @@ def test_other_sources_are_another_library(
     source = machine / "library.cc"
     source.write_text("// other")
     monkeypatch.setattr(library, "SOURCE", source)
+    monkeypatch.setattr(cxx, "compile_library", lambda *_: b"other")
     assert library.find().identity != before.identity
-    assert len(compiled) == 2
+    assert len(compiled) == 1
 
 
 def test_nothing_is_compiled_for_who_only_asks(compiled: list[Path]) -> None:
@@ -137,6 +143,56 @@ def test_a_compiler_that_refuses_is_asked_once(monkeypatch: pytest.MonkeyPatch) 
     assert len(asked) == 1
 
 
+def test_what_was_found_first_holds_for_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else two engines of a process, or what is noted of one, could be of different kernels."""
+
+    def refuse(_source: Path, _flags: object) -> bytes:
+        raise BackendError("no memory")
+
+    monkeypatch.setattr(cxx, "compile_library", refuse)
+    first = library.find()
+    monkeypatch.setattr(cxx, "compile_library", lambda *_: b"library")
+    library.package()  # as another process would
+    assert library.find() == first == Library(None, "no memory")
+    library.forget()
+    assert library.find().path is not None
+
+
+def test_a_compiler_that_cannot_be_run_or_speaks_in_bytes(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = machine / "g++"
+    monkeypatch.setattr(cxx, "compiler", lambda: str(compiler))
+    assert f"{compiler} cannot be run" in library.find().reason
+    library.forget()
+    compiler.write_bytes(b"#!/bin/sh\nprintf 'error: \\377\\n' >&2\nexit 1\n")
+    compiler.chmod(0o755)
+    assert library.find().reason == "g++ refuses library.cc: error: \ufffd"
+
+
+def test_sources_that_are_not_there_are_no_error(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(library, "SOURCE", machine / "missing.cc")
+    found = library.find()
+    assert found.path is None
+    assert "missing.cc" in found.reason
+
+
+def test_another_architecture_has_none(
+    compiled: list[Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An image for it must be built all the same."""
+    monkeypatch.setattr(library.platform, "machine", lambda: "aarch64")
+    assert library.find() == library.package()
+    assert library.find().reason == (
+        "they are written for Linux on x86_64, and this is Linux on aarch64"
+    )
+    assert command.main(["--package"]) == 0
+    assert capsys.readouterr().out.startswith("none: they are written for Linux on x86_64")
+    assert compiled == []
+
+
 def test_a_cache_that_cannot_be_written_is_no_error(
     compiled: list[Path], machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,7 +201,16 @@ def test_a_cache_that_cannot_be_written_is_no_error(
     found = library.find()
     assert found.path is None
     assert "SSD_TRT_CACHE" in found.reason
-    assert len(compiled) == 1
+    assert library.find(may_compile=False) == found
+    assert compiled == [], "nothing is compiled that cannot be kept"
+    monkeypatch.delenv("SSD_TRT_CACHE")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "expanduser", no_home)
+    assert "no cache folder" in library.find().reason
+
+
+def no_home(_path: Path) -> Path:
+    raise RuntimeError("no home directory")
 
 
 def test_the_command(

@@ -64,6 +64,29 @@ def test_a_library_that_is_refused_is_left_out_and_said_once(
     ]
 
 
+def test_a_library_that_is_gone_is_looked_for_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A cache is emptied while a server runs, and its engines are loaded anew."""
+    cpu_kernels._refusal.cache_clear()
+    there = [Library(Path("/good.so")), Library(Path("/other.so"))]
+    gone: list[str] = []
+
+    class Emptied(Options):
+        def register_custom_ops_library(self, path: str) -> None:
+            if path in gone:
+                raise RuntimeError("no such file")
+            super().register_custom_ops_library(path)
+
+    fake = type("Fake", (), {"SessionOptions": Emptied, "__version__": "1.99"})
+    monkeypatch.setattr(cpu_kernels, "find", lambda: there[0])
+    monkeypatch.setattr(cpu_kernels, "forget", lambda: there.pop(0))
+    assert cpu_kernels.session_options(fake, 1).libraries == ["/good.so"]
+    gone.append("/good.so")
+    assert cpu_kernels.session_options(fake, 1).libraries == ["/other.so"]
+    assert "no such file" in caplog.text
+
+
 def test_a_file_that_is_no_library_is_refused_by_onnxruntime(tmp_path: Path) -> None:
     path = tmp_path / "no.so"
     path.write_bytes(b"no library")
