@@ -22,6 +22,7 @@ from typing import Any
 
 from engines.errors import UsageError
 
+REMEDY = "name another folder in SSD_TRT_CACHE"
 READABLE = 0o644
 """Files are no secret, and who runs an image is not who built it."""
 _INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
@@ -38,10 +39,14 @@ class Entry:
 
 
 class KernelStore:
-    """Builds in one folder, which is made when the first is put. Safe for several processes."""
+    """Builds in one folder, which is made when the first is put. Safe for several processes.
 
-    def __init__(self, folder: Path) -> None:
+    ``remedy`` is what helps where nothing can be put.
+    """
+
+    def __init__(self, folder: Path, remedy: str = REMEDY) -> None:
         self.folder = folder
+        self._remedy = remedy
 
     def get(self, key: str) -> Entry | None:
         """The build of this key, or None where there is none or it was damaged."""
@@ -74,10 +79,7 @@ class KernelStore:
         return self._complaint(f"{there} {'cannot be written' if there.is_dir() else 'is a file'}")
 
     def _complaint(self, problem: str) -> str:
-        return (
-            f"compiled kernels cannot be kept in {self.folder} ({problem}); "
-            "name another folder in SSD_TRT_CACHE"
-        )
+        return f"compiled kernels cannot be kept in {self.folder} ({problem}); {self._remedy}"
 
     def _publish(self, path: Path, content: bytes) -> None:
         handle, name = tempfile.mkstemp(dir=self.folder, prefix=".new-")

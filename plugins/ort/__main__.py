@@ -17,7 +17,8 @@ compiler, and to see why there are none. Without them ONNX Runtime's own kernels
 slower where several tokens are verified. {library.SWITCH}=off leaves everything to those."""
 
 EXAMPLES = """\
-exit code: 0, also where this machine runs without them; 2 for an error, one line on stderr
+exit code: 0, also where this machine runs without them; 2 for an error, one line on stderr; 130
+after Ctrl-C
 
 examples:
   python -m plugins.ort
@@ -33,6 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SsdError as error:
         sys.stderr.write(f"error: {as_line(str(error))}\n")
         return 2
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        return 130
     if options.json:
         path = None if found.path is None else str(found.path)
         record = {"library": path, "kernels": found.identity, "reason": found.reason}

@@ -15,10 +15,11 @@ from pathlib import Path
 from engines.cachedir import cache_dir
 from engines.errors import SsdError, UsageError
 from plugins import cxx
-from plugins.store import Entry, KernelStore, key_of
+from plugins.store import REMEDY, Entry, KernelStore, key_of
 
 SWITCH = "SSD_TRT_CPU_KERNELS"
 """The environment variable: ``off`` leaves everything to ONNX Runtime; unset is ``on``."""
+ENTRY = "RegisterCustomOps"
 SOURCE = Path(__file__).with_name("library.cc")
 PACKAGED = Path(__file__).with_name("built")
 BUILT_ON = "Linux on x86_64"
@@ -84,23 +85,28 @@ def package() -> Library:
     """Compile the library into the package itself, for images: their users may have no compiler.
 
     There is none for another architecture than x86-64, and no error. Raises BackendError without a
-    compiler, UsageError where the package cannot be written. The processor that compiles may be
-    older than the one that runs.
+    compiler, UsageError where the package cannot be written or the switch is neither on nor off
+    (off is for who runs it). The processor that compiles may be older than the one that runs.
     """
+    _is_off()
     reason = _why_not_built()
     if reason:
         return Library(None, reason)
     key = key_of(SOURCE, FLAGS)
-    store = KernelStore(PACKAGED)
+    store = KernelStore(PACKAGED, remedy="run this as who installed the package")
     return _kept(store, key) or _put(store, key)
 
 
-def _why_not_here(cpuinfo: Path) -> str:
+def _is_off() -> bool:
     setting = os.environ.get(SWITCH, "") or "on"
-    if setting == "off":
-        return f"{SWITCH} is off"
-    if setting != "on":
+    if setting not in ("on", "off"):
         raise UsageError(f"{SWITCH} is {setting!r}, it must be on or off")
+    return setting == "off"
+
+
+def _why_not_here(cpuinfo: Path) -> str:
+    if _is_off():
+        return f"{SWITCH} is off"
     reason = _why_not_built()
     if reason:
         return reason
@@ -129,7 +135,12 @@ def _instructions(cpuinfo: Path) -> frozenset[str]:
 
 def _kept(store: KernelStore, key: str) -> Library | None:
     entry = store.get(key)
-    return None if entry is None else _library(entry)
+    if entry is None:
+        return None
+    reason = cxx.why_not_loadable(entry.path, ENTRY)
+    if reason:  # on a disk that nothing may be run from, another one would not be either
+        return Library(None, f"{entry.path} cannot be loaded ({reason}); remove it, or {REMEDY}")
+    return _library(entry)
 
 
 def _compiled(store: KernelStore, key: str) -> Library:
@@ -142,7 +153,7 @@ def _compiled(store: KernelStore, key: str) -> Library:
 
 
 def _put(store: KernelStore, key: str) -> Library:
-    library = cxx.compile_library(SOURCE, FLAGS)
+    library = cxx.compile_library(SOURCE, FLAGS, entry=ENTRY)
     return _library(store.put(key, "so", library, {"source": SOURCE.name}))
 
 

@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from engines.errors import UsageError
 from plugins.ort.library import find
 from runtime.device.cores import available_cores, cpu_quota
 from runtime.device.machine import cpu_model
@@ -154,7 +155,10 @@ def _flags(root: Path) -> CpuFlags:
 
 
 def _kernels(root: Path) -> CpuKernels:
-    found = find(may_compile=False, cpuinfo=root / "proc/cpuinfo")
+    try:
+        found = find(may_compile=False, cpuinfo=root / "proc/cpuinfo")
+    except UsageError as error:
+        return CpuKernels("no engine's kernels", None, str(error))
     return CpuKernels(found.identity, None if found.path is None else str(found.path), found.reason)
 
 

@@ -111,10 +111,13 @@ def test_the_kernels_for_8_bit_weights_are_named_and_not_compiled(
     write(tmp_path, "proc/cpuinfo", "flags\t: avx512f avx512_vnni\n")
     monkeypatch.setattr(cxx, "compiler", lambda: "g++")
     assert "when an engine is first loaded" in doctor.examine(tmp_path).kernels.reason
-    monkeypatch.setattr(cxx, "compile_library", lambda *_: b"library")
+    monkeypatch.setattr(cxx, "compile_library", lambda *_, **__: b"library")
+    monkeypatch.setattr(cxx, "why_not_loadable", lambda *_: "")
     made = library.package()
     kernels = doctor.examine(tmp_path).kernels
     assert (kernels.name, kernels.library, kernels.reason) == (made.identity, str(made.path), "")
+    monkeypatch.setenv(library.SWITCH, "garbage")
+    assert "it must be on or off" in doctor.examine(tmp_path).kernels.reason
 
 
 def test_an_arm_processor_is_judged_by_its_own_flags(tmp_path: Path) -> None:

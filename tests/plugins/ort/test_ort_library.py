@@ -38,8 +38,10 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The sources that were compiled, to nothing that could be loaded."""
     sources: list[Path] = []
     monkeypatch.setattr(cxx, "compiler", lambda: "g++")
+    monkeypatch.setattr(cxx, "why_not_loadable", lambda *_: "")
 
-    def compile_library(source: Path, _flags: object) -> bytes:
+    def compile_library(source: Path, _flags: object, *, entry: str) -> bytes:
+        assert entry == library.ENTRY
         sources.append(source)
         return b"library"
 
@@ -71,7 +73,7 @@ def test_other_sources_are_another_library(
     source = machine / "library.cc"
     source.write_text("// other")
     monkeypatch.setattr(library, "SOURCE", source)
-    monkeypatch.setattr(cxx, "compile_library", lambda *_: b"other")
+    monkeypatch.setattr(cxx, "compile_library", lambda *_, **__: b"other")
     assert library.find().identity != before.identity
     assert len(compiled) == 1
 
@@ -133,7 +135,7 @@ def test_without_a_compiler_it_says_what_to_install(monkeypatch: pytest.MonkeyPa
 def test_a_compiler_that_refuses_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def refuse(source: Path, _flags: object) -> bytes:
+    def refuse(source: Path, *_: object, **__: object) -> bytes:
         asked.append(source)
         raise BackendError("g++ refuses library.cc: error: too old")
 
@@ -146,12 +148,13 @@ def test_a_compiler_that_refuses_is_asked_once(monkeypatch: pytest.MonkeyPatch) 
 def test_what_was_found_first_holds_for_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else two engines of a process, or what is noted of one, could be of different kernels."""
 
-    def refuse(_source: Path, _flags: object) -> bytes:
+    def refuse(*_: object, **__: object) -> bytes:
         raise BackendError("no memory")
 
     monkeypatch.setattr(cxx, "compile_library", refuse)
     first = library.find()
-    monkeypatch.setattr(cxx, "compile_library", lambda *_: b"library")
+    monkeypatch.setattr(cxx, "compile_library", lambda *_, **__: b"library")
+    monkeypatch.setattr(cxx, "why_not_loadable", lambda *_: "")
     library.package()  # as another process would
     assert library.find() == first == Library(None, "no memory")
     library.forget()
@@ -164,10 +167,57 @@ def test_a_compiler_that_cannot_be_run_or_speaks_in_bytes(
     compiler = machine / "g++"
     monkeypatch.setattr(cxx, "compiler", lambda: str(compiler))
     assert f"{compiler} cannot be run" in library.find().reason
-    library.forget()
-    compiler.write_bytes(b"#!/bin/sh\nprintf 'error: \\377\\n' >&2\nexit 1\n")
+    scripts = {
+        "printf 'error: \\377\\n' >&2; exit 1": "g++ refuses library.cc: error: \ufffd",
+        "exit 3": "g++ refuses library.cc: it ended with 3 and without a word",
+        "yes | head -c 9999 >&2; exit 1": "g++ refuses library.cc: y y y",
+        "exit 0": "g++ made no library of library.cc: ",
+        'eval "mkdir \\${$#}"': "g++ made no library of library.cc: ",
+        'eval "echo no library > \\${$#}"': "file too short",
+    }
+    for script, reason in scripts.items():
+        library.forget()
+        compiler.write_text(f"#!/bin/sh\n{script}\n")
+        compiler.chmod(0o755)
+        found = library.find()
+        assert found.path is None
+        assert reason in found.reason
+        assert len(found.reason) < 400
+        assert not list(machine.rglob("*.so")), "what does not work is not kept"
+
+
+def test_a_compiler_that_does_not_come_to_an_end(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = machine / "g++"
+    compiler.write_text("#!/bin/sh\nexec sleep 60\n")
     compiler.chmod(0o755)
-    assert library.find().reason == "g++ refuses library.cc: error: \ufffd"
+    monkeypatch.setattr(cxx, "compiler", lambda: str(compiler))
+    monkeypatch.setattr(cxx, "MOST_S", 0.2)
+    assert library.find().reason.endswith("was stopped: it took more than 0.2 s")
+
+
+def test_no_folder_for_temporary_files_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr(cxx.tempfile, "TemporaryDirectory", none)
+    assert "library.cc cannot be compiled" in library.find().reason
+
+
+def test_a_kept_library_that_cannot_be_loaded_is_told(
+    compiled: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a disk that nothing may be run from: to compile it again would not help."""
+    kept = library.find().path
+    library.forget()
+    monkeypatch.setattr(cxx, "why_not_loadable", lambda *_: "failed to map segment")
+    found = library.find()
+    assert found.reason == (
+        f"{kept} cannot be loaded (failed to map segment); remove it, or name another folder in "
+        "SSD_TRT_CACHE"
+    )
+    assert len(compiled) == 1
 
 
 def test_sources_that_are_not_there_are_no_error(
@@ -234,7 +284,7 @@ def test_the_command(
 
 @pytest.mark.usefixtures("compiled")
 def test_the_command_compiles_into_the_package(
-    machine: Path, capsys: pytest.CaptureFixture[str]
+    machine: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Also for a processor that cannot run it: an image is built elsewhere."""
     (machine / "cpuinfo").write_text("flags\t: fpu\n")
@@ -244,7 +294,20 @@ def test_the_command_compiles_into_the_package(
     shutil.rmtree(machine / "built")
     (machine / "built").write_text("in the way")
     assert command.main(["--package"]) == 2
-    assert "built" in capsys.readouterr().err
+    assert "run this as who installed the package" in capsys.readouterr().err
+    monkeypatch.setenv(library.SWITCH, "maybe")
+    assert command.main(["--package"]) == 2
+
+
+def test_ctrl_c_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object, **__: object) -> bytes:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cxx, "compile_library", interrupt)
+    assert command.main([]) == 130
+    assert capsys.readouterr().err == "interrupted\n"
 
 
 @pytest.mark.vnni
