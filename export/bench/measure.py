@@ -25,6 +25,7 @@ from export.check.runners import (
     without_chatter,
 )
 from export.tensorrt.capabilities import local_gpu
+from plugins.ort import library
 
 BOTH = "both"
 ROLES = (TARGET, DRAFT, BOTH)
@@ -251,5 +252,7 @@ def _versions(bundle: Bundle) -> dict[str, str]:
             found[package] = version(package)
         except PackageNotFoundError:
             found[package] = "from source"
+    if "onnxruntime" in packages:
+        found["kernels"] = library.find().identity
     plan = bundle.target.plan
     return found if plan is None else {**found, "compiler": plan.builder}

@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     elif found.path is None:
         sys.stdout.write(f"none: {as_line(found.reason)}; ONNX Runtime's own kernels run\n")
     else:
-        sys.stdout.write(f"{found.identity}: {found.path}\n")
+        sys.stdout.write(f"kernels {found.identity}: {found.path}\n")
     return 0
 
 

@@ -41,7 +41,7 @@ class Library:
 
     path: Path | None
     reason: str = ""
-    identity: str = "ONNX Runtime's kernels"
+    identity: str = "ONNX Runtime's own"
 
 
 _found: dict[tuple[str, ...], Library] = {}
@@ -159,4 +159,4 @@ def _put(store: KernelStore, key: str) -> Library:
 
 def _library(entry: Entry) -> Library:
     """Another compiler may make other code of the same source, so it is known by what it is."""
-    return Library(entry.path, identity=f"ssd kernels {entry.note['sha256'][:8]}")
+    return Library(entry.path, identity=f"ssd {entry.note['sha256'][:8]}")

@@ -177,7 +177,8 @@ def import_onnxruntime() -> Any:
 def runtime_identity() -> str:
     """What kernels engines run on here: a key for measurements that outlive the process."""
     onnxruntime = import_onnxruntime()
-    return f"onnxruntime {onnxruntime.__version__}, {kernels(onnxruntime).identity}, {cpu_model()}"
+    found = kernels(onnxruntime)
+    return f"onnxruntime {onnxruntime.__version__}, kernels {found.identity}, {cpu_model()}"
 
 
 def require_border(runtime: Any, manifest: EngineManifest, path: Path) -> None:

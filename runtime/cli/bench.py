@@ -16,6 +16,7 @@ from pathlib import Path
 
 from engines.codec import encode
 from engines.errors import UsageError
+from plugins.ort import library
 from runtime.bench import host, lanes, outcomes, overlap
 from runtime.bench.dataset import kind as dataset
 from runtime.bench.figures import Neighbours
@@ -213,10 +214,13 @@ def _header(kind: Kind, args: argparse.Namespace, others: float | None) -> dict[
 
 
 def _versions(packages: tuple[str, ...]) -> dict[str, str]:
+    """Of packages, and the CPU kernels that run beside ONNX Runtime's."""
     found = {}
     for name in packages:
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             found[name] = "not installed"
+    if "onnxruntime" in packages:
+        found["kernels"] = library.find().identity
     return found

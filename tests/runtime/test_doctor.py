@@ -106,7 +106,7 @@ def test_the_kernels_for_8_bit_weights_are_named_and_not_compiled(
     monkeypatch.setattr(library, "PACKAGED", tmp_path / "built")
     write(tmp_path, "proc/cpuinfo", "flags\t: avx2\n")
     kernels = doctor.examine(tmp_path).kernels
-    assert (kernels.name, kernels.library) == ("ONNX Runtime's kernels", None)
+    assert (kernels.name, kernels.library) == ("ONNX Runtime's own", None)
     assert kernels.reason == "this processor has no avx512f and no avx512_vnni"
     write(tmp_path, "proc/cpuinfo", "flags\t: avx512f avx512_vnni\n")
     monkeypatch.setattr(cxx, "compiler", lambda: "g++")

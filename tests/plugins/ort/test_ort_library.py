@@ -57,7 +57,7 @@ def test_it_is_compiled_once_and_kept(compiled: list[Path], machine: Path) -> No
     assert first.path.is_relative_to(machine / "cache")
     assert first.path.read_bytes() == b"library"
     assert stat.S_IMODE(first.path.stat().st_mode) == 0o644, "who runs it may be somebody else"
-    assert first.identity.startswith("ssd kernels ")
+    assert first.identity.startswith("ssd ")
 
 
 def test_a_library_in_the_package_comes_first(compiled: list[Path], machine: Path) -> None:
@@ -105,7 +105,7 @@ def test_processors_that_lack_the_instructions_have_none(
     found = library.find()
     assert (found.path, compiled) == (None, [])
     assert found.reason.endswith(reason)
-    assert found.identity == "ONNX Runtime's kernels"
+    assert found.identity == "ONNX Runtime's own"
 
 
 @pytest.mark.parametrize(("value", "is_there"), [("off", False), ("on", True), ("", True)])
@@ -270,7 +270,7 @@ def test_the_command(
     record = json.loads(capsys.readouterr().out)
     assert (record["library"], record["reason"]) == (str(library.find().path), "")
     assert command.main([]) == 0
-    assert capsys.readouterr().out.startswith("ssd kernels ")
+    assert capsys.readouterr().out.startswith("kernels ssd ")
     monkeypatch.setenv(library.SWITCH, "off")
     assert command.main([]) == 0
     assert capsys.readouterr().out == (

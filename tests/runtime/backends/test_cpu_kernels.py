@@ -57,7 +57,7 @@ def test_a_library_that_is_refused_is_left_out_and_said_once(
     with caplog.at_level(logging.WARNING):
         assert cpu_kernels.session_options(FAKE, 1).libraries == []
         found = cpu_kernels.kernels(FAKE)
-    assert (found.path, found.identity) == (None, "ONNX Runtime's kernels")
+    assert (found.path, found.identity) == (None, "ONNX Runtime's own")
     assert found.reason == "ONNX Runtime 1.99 does not take /bad.so: undefined symbol"
     assert [record.getMessage() for record in caplog.records] == [
         f"{found.reason}; its own kernels run"
@@ -97,6 +97,6 @@ def test_a_file_that_is_no_library_is_refused_by_onnxruntime(tmp_path: Path) -> 
 
 def test_what_is_measured_is_kept_by_the_kernels_that_ran(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SWITCH, "off")
-    assert "ONNX Runtime's kernels" in runtime_identity()
+    assert "ONNX Runtime's own" in runtime_identity()
     monkeypatch.setenv(SWITCH, "on")
     assert find().identity in runtime_identity()
