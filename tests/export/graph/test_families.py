@@ -31,7 +31,8 @@ from tests.helpers.session_folder import session_folder
 from tests.helpers.tiny_bundle import open_session
 
 NEW, BRANCHES = 5, 3
-TOLERANCE = 1e-4
+TOLERANCE = 2e-4
+"""Of logits up to 20: Qwen2's scores are hundreds, which float32 rounds to 1e-5 of theirs."""
 LENGTHS = (33, 110)
 
 
@@ -54,24 +55,25 @@ def bundle_of(name: str) -> Bundle:
 
 
 @cache
-def transformers_model(name: str) -> Any:
+def transformers_model(name: str, dtype: str) -> Any:
     from transformers import AutoModelForCausalLM
 
     folder = bundle_of(name).path.parent / "model"
     model, report = AutoModelForCausalLM.from_pretrained(
-        folder, dtype="float32", output_loading_info=True
+        folder, dtype=dtype, output_loading_info=True
     )
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]
     return model.eval()
 
 
-def expected_logits(name: str, tokens: list[int]) -> np.ndarray:
-    """Logits of every position [T, V]."""
+def expected_logits(name: str, tokens: list[int], dtype: str = "float64") -> np.ndarray:
+    """Logits of every position [T, V]. In float32 they would be as far off as an engine's."""
     import torch
 
     with torch.inference_mode():
-        logits = transformers_model(name)(torch.tensor([tokens]), use_cache=False).logits[0]
+        model = transformers_model(name, dtype)
+        logits = model(torch.tensor([tokens]), use_cache=False).logits[0]
     array: np.ndarray = logits.numpy()
     return array
 
@@ -160,7 +162,7 @@ def test_the_reference_rebuilt_from_a_spec_is_transformers_own(name: str) -> Non
     """``verify`` compares with it, for a GGUF file too: a field it forgets would pass unseen."""
     (tokens,) = random_texts(1, 60)
     rebuilt = load_reference(open_checkpoint(bundle_of(name).path.parent / "model"))
-    difference = rebuilt.logits(tokens) - expected_logits(name, tokens)
+    difference = rebuilt.logits(tokens) - expected_logits(name, tokens, "float32")
     assert np.abs(difference).max() < 1e-5
 
 
