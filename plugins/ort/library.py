@@ -19,6 +19,7 @@ from plugins.store import REMEDY, Entry, KernelStore, key_of
 
 SWITCH = "SSD_TRT_CPU_KERNELS"
 """The environment variable: ``off`` leaves everything to ONNX Runtime; unset is ``on``."""
+TO_COME = "ours are compiled when an engine is first loaded, or by python -m plugins.ort"
 ENTRY = "RegisterCustomOps"
 SOURCE = Path(__file__).with_name("library.cc")
 PACKAGED = Path(__file__).with_name("built")
@@ -37,11 +38,13 @@ class Library:
     """``path`` is None where there is none; ``reason`` then says why, in half a sentence.
 
     ``identity`` names the kernels that run: equal ones round alike on one kind of processor.
+    ``is_missed``: this processor could have run it, so somebody may want to know.
     """
 
     path: Path | None
     reason: str = ""
     identity: str = "ONNX Runtime's own"
+    is_missed: bool = False
 
 
 _found: dict[tuple[str, ...], Library] = {}
@@ -62,16 +65,16 @@ def find(*, may_compile: bool = True, cpuinfo: Path | None = None) -> Library:
     try:
         key = key_of(SOURCE, FLAGS)
     except (OSError, UsageError) as error:
-        return Library(None, f"their sources cannot be read ({error})")
+        return _missed(f"their sources cannot be read ({error})")
     try:
         store = KernelStore(cache_dir() / "kernels" / "ort")
     except UsageError as error:  # a user without a home
-        return _kept(KernelStore(PACKAGED), key) or Library(None, str(error))
+        return _kept(KernelStore(PACKAGED), key) or _missed(str(error))
     circumstances = (key, str(PACKAGED), str(store.folder))
     found = _found.get(circumstances) or _kept(KernelStore(PACKAGED), key) or _kept(store, key)
     if not may_compile:
         reason = store.why_not_writable() or (cxx.NO_COMPILER if cxx.compiler() is None else "")
-        return found or Library(None, reason or "they are compiled when an engine is first loaded")
+        return found or _missed(reason or TO_COME)
     _found[circumstances] = found = found or _compiled(store, key)
     return found
 
@@ -98,10 +101,10 @@ def package() -> Library:
 
 
 def _is_off() -> bool:
-    setting = os.environ.get(SWITCH, "") or "on"
-    if setting not in ("on", "off"):
+    setting = os.environ.get(SWITCH, "")
+    if setting.lower() not in ("", "on", "off"):
         raise UsageError(f"{SWITCH} is {setting!r}, it must be on or off")
-    return setting == "off"
+    return setting.lower() == "off"
 
 
 def _why_not_here(cpuinfo: Path) -> str:
@@ -139,7 +142,7 @@ def _kept(store: KernelStore, key: str) -> Library | None:
         return None
     reason = cxx.why_not_loadable(entry.path, ENTRY)
     if reason:  # on a disk that nothing may be run from, another one would not be either
-        return Library(None, f"{entry.path} cannot be loaded ({reason}); remove it, or {REMEDY}")
+        return _missed(f"{entry.path} cannot be loaded ({reason}); remove it, or {REMEDY}")
     return _library(entry)
 
 
@@ -147,14 +150,18 @@ def _compiled(store: KernelStore, key: str) -> Library:
     """The library, or why there is none. Nothing is compiled that could not be kept."""
     try:
         reason = store.why_not_writable()
-        return Library(None, reason) if reason else _put(store, key)
+        return _missed(reason) if reason else _put(store, key)
     except SsdError as error:
-        return Library(None, str(error))
+        return _missed(str(error))
 
 
 def _put(store: KernelStore, key: str) -> Library:
     library = cxx.compile_library(SOURCE, FLAGS, entry=ENTRY)
     return _library(store.put(key, "so", library, {"source": SOURCE.name}))
+
+
+def _missed(reason: str) -> Library:
+    return Library(None, reason, is_missed=True)
 
 
 def _library(entry: Entry) -> Library:

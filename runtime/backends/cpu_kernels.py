@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from plugins.ort.library import Library, find, forget
+from plugins.ort.library import SWITCH, Library, find, forget
 
 INT8_COMPUTE = ("session.qdq_matmulnbits_accuracy_level", "4")
 """Without it a fused 8-bit matrix is multiplied in float32: 757 us instead of 15 us a layer."""
@@ -51,10 +51,17 @@ def kernels(onnxruntime: Any) -> Library:
     """The library of operators that sessions of ``onnxruntime`` take here, or why there is none."""
     found = find()
     if found.path is None:
-        _log.info("ONNX Runtime's own kernels run: %s", found.reason)
+        if found.is_missed:
+            _tell(found.reason)
         return found
     refusal = _refusal(onnxruntime, found.path)
     return found if refusal is None else Library(None, refusal)
+
+
+@cache
+def _tell(reason: str) -> None:
+    """Once: it is slower, and texts may differ from those of other days."""
+    _log.warning("%s. ONNX Runtime's own kernels run (%s=off is silent about it)", reason, SWITCH)
 
 
 @cache

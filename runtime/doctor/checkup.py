@@ -158,7 +158,7 @@ def _kernels(root: Path) -> CpuKernels:
     try:
         found = find(may_compile=False, cpuinfo=root / "proc/cpuinfo")
     except UsageError as error:
-        return CpuKernels("none", None, str(error))
+        return CpuKernels("none, no engine can be loaded", None, str(error))
     return CpuKernels(found.identity, None if found.path is None else str(found.path), found.reason)
 
 

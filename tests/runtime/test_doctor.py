@@ -110,7 +110,7 @@ def test_the_kernels_for_8_bit_weights_are_named_and_not_compiled(
     assert kernels.reason == "this processor has no avx512f and no avx512_vnni"
     write(tmp_path, "proc/cpuinfo", "flags\t: avx512f avx512_vnni\n")
     monkeypatch.setattr(cxx, "compiler", lambda: "g++")
-    assert "when an engine is first loaded" in doctor.examine(tmp_path).kernels.reason
+    assert "python -m plugins.ort" in doctor.examine(tmp_path).kernels.reason
     monkeypatch.setattr(cxx, "compile_library", lambda *_, **__: b"library")
     monkeypatch.setattr(cxx, "why_not_loadable", lambda *_: "")
     made = library.package()

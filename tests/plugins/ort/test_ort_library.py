@@ -81,7 +81,7 @@ def test_other_sources_are_another_library(
 def test_nothing_is_compiled_for_who_only_asks(compiled: list[Path]) -> None:
     found = library.find(may_compile=False)
     assert (found.path, compiled) == (None, [])
-    assert "first loaded" in found.reason
+    assert found.reason == library.TO_COME
     made = library.find()
     assert library.find(may_compile=False) == made
 
@@ -108,12 +108,15 @@ def test_processors_that_lack_the_instructions_have_none(
     assert found.identity == "ONNX Runtime's own"
 
 
-@pytest.mark.parametrize(("value", "is_there"), [("off", False), ("on", True), ("", True)])
+@pytest.mark.parametrize(
+    ("value", "is_there"), [("off", False), ("OFF", False), ("on", True), ("", True)]
+)
 def test_the_switch(
     compiled: list[Path], monkeypatch: pytest.MonkeyPatch, value: str, is_there: bool
 ) -> None:
     monkeypatch.setenv(library.SWITCH, value)
     assert (library.find().path is not None) == is_there == bool(compiled)
+    assert not library.find().is_missed
 
 
 def test_a_switch_that_is_neither_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +159,7 @@ def test_what_was_found_first_holds_for_the_process(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(cxx, "compile_library", lambda *_, **__: b"library")
     monkeypatch.setattr(cxx, "why_not_loadable", lambda *_: "")
     library.package()  # as another process would
-    assert library.find() == first == Library(None, "no memory")
+    assert library.find() == first == Library(None, "no memory", is_missed=True)
     library.forget()
     assert library.find().path is not None
 

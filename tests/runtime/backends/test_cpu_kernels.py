@@ -44,10 +44,19 @@ def test_a_session_gets_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cpu_kernels.kernels(FAKE).identity == "ours"
 
 
-def test_without_a_library_a_session_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    use(monkeypatch, Library(None, "because"))
+@pytest.mark.parametrize("is_missed", [True, False])
+def test_without_a_library_a_session_gets_none(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_missed: bool
+) -> None:
+    """Told once, and only where this machine could have one."""
+    cpu_kernels._tell.cache_clear()
+    use(monkeypatch, Library(None, "because", is_missed=is_missed))
     assert cpu_kernels.session_options(FAKE, 1).libraries == []
     assert cpu_kernels.kernels(FAKE).reason == "because"
+    expected = (
+        "because. ONNX Runtime's own kernels run (SSD_TRT_CPU_KERNELS=off is silent about it)"
+    )
+    assert [each.getMessage() for each in caplog.records] == [expected] * is_missed
 
 
 def test_a_library_that_is_refused_is_left_out_and_said_once(
