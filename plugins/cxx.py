@@ -35,11 +35,13 @@ def compiler_version() -> str:
     return run([required_compiler(), "--version"]).stdout
 
 
-def compile_library(source: Path, flags: Sequence[str], *, entry: str | None = None) -> bytes:
+def compile_library(
+    source: Path, flags: Sequence[str], *, entry: str | None = None, most_s: float = MOST_S
+) -> bytes:
     """The bytes of the shared library that g++ makes of ``source``.
 
     Its includes in quotes name files from the root of the packages. ``entry``: try whether it can
-    be loaded, and has a function of that name.
+    be loaded, and has a function of that name. ``most_s``: seconds that the compiler may take.
 
     Raises BackendError without g++, with the compiler's first complaint where it refuses the source
     or does not come to an end, and where no file can be written for a while.
@@ -48,7 +50,7 @@ def compile_library(source: Path, flags: Sequence[str], *, entry: str | None = N
         with tempfile.TemporaryDirectory() as folder:
             output = Path(folder, "library.so")
             options = (*flags, f"-I{ROOT}", "-x", "c++", str(source), "-o", str(output))
-            done = run([required_compiler(), *options])
+            done = run([required_compiler(), *options], most_s)
             if done.returncode:
                 raise BackendError(f"{COMPILER} refuses {source.name}: {_complaint(done)}")
             reason = why_not_loadable(output, entry) if entry is not None else ""
@@ -71,10 +73,10 @@ def why_not_loadable(library: Path, entry: str) -> str:
     return ""
 
 
-def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+def run(command: Sequence[str], most_s: float = MOST_S) -> subprocess.CompletedProcess[str]:
     """A finished command with its output as text; its exit status is the caller's to judge.
 
-    Raises BackendError where it cannot be run, or runs for longer than MOST_S.
+    Raises BackendError where it cannot be run, or runs for longer than ``most_s``.
     """
     try:
         return subprocess.run(
@@ -84,12 +86,12 @@ def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
             errors="replace",
             env={**os.environ, "LC_ALL": "C"},
             check=False,
-            timeout=MOST_S,
+            timeout=most_s,
         )
     except OSError as error:
         raise BackendError(f"{command[0]} cannot be run: {error.strerror}") from None
     except subprocess.TimeoutExpired:
-        raise BackendError(f"{command[0]} was stopped: it took more than {MOST_S} s") from None
+        raise BackendError(f"{command[0]} was stopped: it took more than {most_s:g} s") from None
 
 
 def required_compiler() -> str:

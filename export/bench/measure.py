@@ -253,6 +253,6 @@ def _versions(bundle: Bundle) -> dict[str, str]:
         except PackageNotFoundError:
             found[package] = "from source"
     if "onnxruntime" in packages:
-        found["kernels"] = library.find().identity
+        found["cpu-kernels"] = library.find().identity
     plan = bundle.target.plan
     return found if plan is None else {**found, "compiler": plan.builder}

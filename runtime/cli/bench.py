@@ -222,5 +222,5 @@ def _versions(packages: tuple[str, ...]) -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             found[name] = "not installed"
     if "onnxruntime" in packages:
-        found["kernels"] = library.find().identity
+        found["cpu-kernels"] = library.find().identity
     return found

@@ -22,6 +22,7 @@ import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from io import StringIO
 from pathlib import Path
@@ -165,7 +166,7 @@ def _compiler() -> list[str]:
 
 def _require_cffi() -> None:
     try:
-        import cffi  # noqa: F401  (only whether it is there)
+        import_module("cffi")  # only whether it is there
     except ImportError:
         raise MissingDependencyError("cffi", "embed", "building the library") from None
 

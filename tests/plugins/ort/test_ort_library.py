@@ -40,8 +40,8 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     monkeypatch.setattr(cxx, "compiler", lambda: "g++")
     monkeypatch.setattr(cxx, "why_not_loadable", lambda *_: "")
 
-    def compile_library(source: Path, _flags: object, *, entry: str) -> bytes:
-        assert entry == library.ENTRY
+    def compile_library(source: Path, _flags: object, *, entry: str, most_s: float) -> bytes:
+        assert (entry, most_s) == (library.ENTRY, library.MOST_S)
         sources.append(source)
         return b"library"
 
@@ -196,7 +196,7 @@ def test_a_compiler_that_does_not_come_to_an_end(
     compiler.write_text("#!/bin/sh\nexec sleep 60\n")
     compiler.chmod(0o755)
     monkeypatch.setattr(cxx, "compiler", lambda: str(compiler))
-    monkeypatch.setattr(cxx, "MOST_S", 0.2)
+    monkeypatch.setattr(library, "MOST_S", 0.2)
     assert library.find().reason.endswith("was stopped: it took more than 0.2 s")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import sys
 from pathlib import Path
 
 import pytest
@@ -43,7 +42,6 @@ def resident(path: Path) -> int:
     return total
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /proc/self/smaps")
 def test_pages_go_and_come_back_and_what_was_written_stays(tmp_path: Path) -> None:
     content = bytes(range(256)) * 4096
     (tmp_path / "read").write_bytes(content)
